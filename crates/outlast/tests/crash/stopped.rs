@@ -1,13 +1,14 @@
 //! A supervisor that is stopped for longer than its lease: seen by those who can see it, and by those who cannot.
 
 use std::{
-    process::Command,
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use crate::{
     agents::{UP_UNTIL_GO, script, shell},
-    bed::{Bed, Proc, is_root, until},
+    bed::{Bed, Proc, is_root, kill, until},
     web::{free_port, serve, serve_by},
 };
 
@@ -82,6 +83,50 @@ fn stopped_supervisor_that_was_declared_dead_claims_its_run_again_and_pays_nothi
         (bed.paid(), bed.text("lives").as_str(), bed.status("r").as_str()),
         (3, "x\nx\n", "completed")
     );
+}
+
+/// Holds the store's lock until it is killed: meanwhile nobody is in the middle of a commit.
+fn lock(bed: &Bed) -> Child {
+    let program = "import sqlite3, sys\n\
+                   store = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)\n\
+                   store.execute('BEGIN IMMEDIATE')\n\
+                   print('locked', flush=True)\n\
+                   sys.stdin.read()";
+    let mut lock = Command::new("python3");
+    lock.args(["-c", program]).arg(bed.store()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut lock = lock.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(lock.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "locked\n");
+    lock
+}
+
+/// Bug: a run that was cancelled while its guardian and its supervisor stood still was told to have gone on.
+/// Consequence: who suspends a machine, or stops a job, and thinks better of it, could pay for calls of a cancelled run.
+/// Cause: a process that was stopped in the middle of a commit holds the store's lock, so that the cancel was not written;
+/// it says so, and ends with an error.
+#[test]
+fn run_that_is_cancelled_while_its_guardian_and_its_supervisor_stand_still_pays_for_nothing_more() {
+    crate::bed::each(vec!["guardian first", "supervisor first"], |order| {
+        let bed = Bed::new();
+        let run = bed.start(script(&bed, &["--run", "r"], THREE_CALLS, &[""]));
+        bed.until_file("up");
+        let mut both = [run.pid(), run.supervisor()];
+        assert_ne!(both[0], both[1]);
+        let mut lock = lock(&bed);
+        assert!(both.iter().all(|pid| kill(*pid, STOP)));
+        lock.kill().unwrap();
+        lock.wait().unwrap();
+        bed.does(&["cancel", "r"]).code(0).tells(&["cancelled"]);
+        bed.write("go", "");
+        if order == "supervisor first" {
+            both.reverse();
+        }
+        assert!(both.iter().all(|pid| kill(*pid, CONT)));
+        run.done();
+        assert_eq!((bed.paid(), bed.status("r").as_str()), (1, "cancelled"), "{order}");
+        assert_eq!(bed.text("lives"), "x\n", "{order}");
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod apply;
 mod cache;
 mod connect;
 mod file;
+mod holder;
 mod load;
 mod log;
 mod migrate;

@@ -15,7 +15,9 @@ use outlast_core::{
 };
 use rusqlite::Connection;
 
-use super::{apply, cache::Cache, failure, file::StoreFile, load::Finder, log, pending::Pending};
+use super::{
+    apply, cache::Cache, failure, file::StoreFile, holder::holder, load::Finder, log, pending::Pending,
+};
 use crate::{
     Durability,
     backend::{Backend, CommitFailed, DataVersion},
@@ -116,7 +118,10 @@ impl Backend for SqliteWriter {
             self.conn.pragma_update(None, "synchronous", level).map_err(failure)?;
             self.synced = synced;
         }
-        self.batch("BEGIN IMMEDIATE")?;
+        self.batch("BEGIN IMMEDIATE").map_err(|e| match (e, holder(self.file.path())) {
+            (Error::Unavailable { .. }, Some(why)) => Error::Unavailable { why },
+            (e, _) => e,
+        })?;
         self.began()
     }
 
