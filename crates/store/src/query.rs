@@ -293,15 +293,21 @@ fn ledger(d: Dialect) -> String {
     // Floor division, also before 1970: a wrong clock is no reason to lose a line. Older stores have calls that were
     // charged more than `MOST_PER_CALL`; their sum would overflow. Unbacked doubt as `Entry::unbacked` has it. PostgreSQL
     // adds bigints to a numeric.
+    //
+    // The limit keeps SQLite from merging the two: what is sorted would hold all of `detail` then. A key in quotes is in no
+    // text of it, whose quotes are escaped.
     format!(
-        "SELECT run_no, upstream, model, \
+        "SELECT run_no, upstream, model, day, CAST(sum(calls) AS bigint), CAST(sum(tokens) AS bigint), \
+         CAST(sum(spent) AS bigint), CAST(sum(doubt) AS bigint), CAST(sum(unbacked) AS bigint), \
+         CAST(sum(unpriced) AS bigint) FROM (SELECT run_no, upstream, model, \
          (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
-         CAST(sum(spent_calls) AS bigint), CAST(sum({least}(spent_tokens, {MOST_PER_CALL})) AS bigint), \
-         CAST(sum({least}(spent_cost, {MOST_PER_CALL})) AS bigint), \
-         CAST(sum(CASE WHEN state = {UNKNOWN} THEN {least}(held_cost, {MOST_PER_CALL}) ELSE 0 END) AS bigint), \
-         CAST(sum(CASE WHEN state = {UNKNOWN} THEN {greatest}(coalesce({reserved}, 0) - held_cost, 0) \
-         WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END) AS bigint) \
+         spent_calls AS calls, {least}(spent_tokens, {MOST_PER_CALL}) AS tokens, \
+         {least}(spent_cost, {MOST_PER_CALL}) AS spent, \
+         CASE WHEN state = {UNKNOWN} THEN {least}(held_cost, {MOST_PER_CALL}) ELSE 0 END AS doubt, \
+         CASE WHEN state = {UNKNOWN} THEN {greatest}(coalesce({reserved}, 0) - held_cost, 0) \
+         WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END AS unbacked, \
+         CASE WHEN detail LIKE '%\"unpriced\":\"%' THEN 1 ELSE 0 END AS unpriced \
          FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2 \
-         GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+         LIMIT 9223372036854775807) AS calls GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
     )
 }

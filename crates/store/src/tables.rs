@@ -554,6 +554,7 @@ impl Record for LedgerLine {
             spent_nano_usd: row.int()?,
             doubt_nano_usd: row.int()?,
             unbacked_nano_usd: row.int()?,
+            unpriced_calls: row.int()?,
         })
     }
 }

@@ -42,6 +42,7 @@ shape! {
         #[serde(flatten)] spent: Spent = Spent::new(sum.spent_nano_usd);
         #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(sum.doubt_nano_usd);
         #[serde(flatten)] unbacked: Unbacked = Unbacked::new(sum.unbacked_nano_usd);
+        unpriced_calls: i64 = sum.unpriced_calls;
     }
 }
 

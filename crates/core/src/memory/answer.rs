@@ -141,6 +141,7 @@ impl Tables {
                     spent_nano_usd: 0,
                     doubt_nano_usd: 0,
                     unbacked_nano_usd: 0,
+                    unpriced_calls: 0,
                 });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();
@@ -149,6 +150,7 @@ impl Tables {
                 line.doubt_nano_usd += e.held.cost();
             }
             line.unbacked_nano_usd += e.unbacked().cost();
+            line.unpriced_calls += i64::from(call.unpriced.is_some());
         }
         lines.into_values().collect()
     }

@@ -74,6 +74,8 @@ pub struct Sum {
     pub doubt_nano_usd: i64,
     /// Amount that may be billed for lost calls, and that no envelope has reserved or spent.
     pub unbacked_nano_usd: i64,
+    /// Number of calls of which a part has no known price, which is in no sum.
+    pub unpriced_calls: i64,
 }
 
 impl Sum {
@@ -83,6 +85,7 @@ impl Sum {
         self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
         self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
         self.unbacked_nano_usd = self.unbacked_nano_usd.saturating_add(line.unbacked_nano_usd);
+        self.unpriced_calls += line.unpriced_calls;
     }
 }
 

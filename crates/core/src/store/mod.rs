@@ -85,6 +85,9 @@ pub struct LedgerLine {
     pub doubt_nano_usd: i64,
     /// Amount that may be billed for lost calls, and that no envelope has reserved or spent ([`Entry::unbacked`]).
     pub unbacked_nano_usd: i64,
+    /// Number of calls of which a part has no known price, which is in no sum.
+    #[serde(default)]
+    pub unpriced_calls: i64,
 }
 
 /// Largest stored size, in bytes, of a step's result that is returned with the step.

@@ -18,7 +18,7 @@ use crate::{
     cli::SpendArgs,
     program::error::CliError,
     render::{
-        amount::usd,
+        amount::{some, usd},
         look::{Page, Paint},
         table::{Cell, Side, Table},
         time,
@@ -120,7 +120,12 @@ fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) 
     row.extend(numbers(total, Paint::Strong));
     table.row(row);
     let look = page.look;
-    Ok(page.text(&table.render(look, 0))?)
+    page.text(&table.render(look, 0))?;
+    if total.unpriced_calls > 0 {
+        let count = some(total.unpriced_calls, "call");
+        page.line(&format!("{count}: what has no known price is in no sum"))?;
+    }
+    Ok(())
 }
 
 /// Spend, as `outlast spend --json` prints it.

@@ -190,6 +190,8 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
     b.lost(lost);
     b.call("in flight");
     b.begins("no call");
+    let fee = b.request("with a tool").with_fee("web_search").goes();
+    b.done(fee, 5);
     let now = s.store().now().unwrap();
     let day = now.0.div_euclid(86_400_000_000);
     let mut lines = s.store().ledger(outlast_core::words::id::Micros(0), FOREVER).unwrap();
@@ -201,9 +203,10 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
     let want = [
         (a.run, "model-a", 2, 30, 30, 0),
         (a.run, "model-b", 1, 40, 40, 0),
-        (b.run, "model-a", 1, 0, 0, FULL),
+        (b.run, "model-a", 2, 5, 5, FULL),
     ];
     assert_eq!(had, want);
+    assert_eq!(lines.iter().map(|l| l.unpriced_calls).collect::<Vec<_>>(), [0, 0, 1]);
     assert!(lines.iter().all(|l| l.day == day));
 }
 
