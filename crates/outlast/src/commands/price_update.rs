@@ -1,6 +1,9 @@
 //! `outlast prices update FILE|URL`: newer prices, which are shown before a person takes them.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use outlast_core::{
     price::{Price, PriceTable, Update},
@@ -11,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::prices::UpdateArgs,
+    commands::prices::{figures, rows},
     program::error::{CliError, InputError},
     render::{
         amount::usd,
@@ -26,6 +30,54 @@ struct Change<'a> {
     model: &'a str,
     before: Option<Price>,
     after: Option<Price>,
+}
+
+impl Change<'_> {
+    /// Returns in what the prices differ beside input and output, as texts; nothing for a model that has one price only.
+    fn besides(&self) -> Vec<String> {
+        let (Some(before), Some(after)) = (&self.before, &self.after) else { return Vec::new() };
+        let (was, is) = (terms(before), terms(after));
+        let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+        let text =
+            |terms: &BTreeMap<String, String>, name| terms.get(name).map_or("-", String::as_str).to_owned();
+        let all = names.into_iter().map(|name| (name, text(&was, name), text(&is, name)));
+        let differing =
+            all.filter(|(_, was, is)| was != is).map(|(name, was, is)| format!("{name} {was} → {is}"));
+        let mut differing: Vec<String> = differing.collect();
+        if differing.is_empty() && (input(before), output(before)) == (input(after), output(after)) {
+            differing.push("what other input costs, or where".into());
+        }
+        let more = differing.len().saturating_sub(MOST_SHOWN);
+        differing.truncate(MOST_SHOWN);
+        differing.extend((more > 0).then(|| format!("{more} more")));
+        differing
+    }
+}
+
+/// Most differences that are named for a model.
+const MOST_SHOWN: usize = 4;
+
+/// Returns the terms of a price beside input and output, by their names: prices in usd per million tokens.
+fn terms(price: &Price) -> BTreeMap<String, String> {
+    let mut terms = BTreeMap::new();
+    for (tier, name, above, rates) in rows(price) {
+        let is_usual = tier == ServiceTier::Standard && above == 0;
+        let whose = match (is_usual, above) {
+            (true, _) => String::new(),
+            (false, 0) => format!("{name} "),
+            (false, above) => format!("{name} over {above} "),
+        };
+        for (figure, pico) in figures(&rates) {
+            if !(is_usual && ["input", "output"].contains(&figure)) {
+                terms.insert(format!("{whose}{figure}"), usd(pico.saturating_mul(1000)));
+            }
+        }
+    }
+    terms.insert("web search".into(), usd(price.web_search_pico / 1000));
+    terms.insert("request".into(), usd(price.request_pico / 1000));
+    let most = [("longest input", price.max_input_tokens), ("longest output", price.max_output_tokens)];
+    terms.extend(most.into_iter().filter_map(|(name, most)| Some((name.to_owned(), most?.to_string()))));
+    terms
 }
 
 /// Shows in what newer prices differ from those that count now, and keeps them with `--accept`.
@@ -50,7 +102,8 @@ pub fn update(args: &UpdateArgs, around: &Surroundings, page: &mut Page) -> Resu
         let all: Vec<Value> = changes.iter().map(object).collect();
         return Ok(page.json(&json!({ "changes": all, "left_out": update.left_out, "kept": kept }))?);
     }
-    let columns = [("model", Side::Left), ("input", Side::Right), ("output", Side::Right)];
+    let columns =
+        [("model", Side::Left), ("input", Side::Right), ("output", Side::Right), ("besides", Side::Left)];
     let mut shown = Table::new(&columns);
     for change in &changes {
         let figure = |of: fn(&Price) -> i64| {
@@ -60,7 +113,8 @@ pub fn update(args: &UpdateArgs, around: &Surroundings, page: &mut Page) -> Resu
             let (before, after) = (text(&change.before), text(&change.after));
             Cell::new(if before == after { after } else { format!("{before} → {after}") })
         };
-        shown.row(vec![Cell::new(change.model), figure(input), figure(output)]);
+        let besides = change.besides().join(", ");
+        shown.row(vec![Cell::new(change.model), figure(input), figure(output), Cell::new(besides)]);
     }
     match changes.is_empty() {
         true => page.text("no price differs from those that count now\n")?,
@@ -90,12 +144,13 @@ fn changes<'t>(now: &'t PriceTable, newer: &'t PriceTable) -> Vec<Change<'t>> {
 }
 
 fn object(change: &Change<'_>) -> Value {
-    let figures = |price: &Option<Price>| {
+    let both = |price: &Option<Price>| {
         price.as_ref().map(|price| {
             json!({ "input_pico_usd_per_token": input(price), "output_pico_usd_per_token": output(price) })
         })
     };
-    json!({ "model": change.model, "before": figures(&change.before), "after": figures(&change.after) })
+    let (before, after) = (both(&change.before), both(&change.after));
+    json!({ "model": change.model, "before": before, "after": after, "besides": change.besides() })
 }
 
 fn input(price: &Price) -> i64 {
@@ -104,4 +159,27 @@ fn input(price: &Price) -> i64 {
 
 fn output(price: &Price) -> i64 {
     price.rates(ServiceTier::Standard, 0).output.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_beside_input_and_output_is_named() {
+        let table = |more: &str| {
+            let fields = format!(r#""input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6{more}"#);
+            PriceTable::with_overrides(&format!(r#"{{"m": {{{fields}}}}}"#)).unwrap()
+        };
+        let besides = |before: &str, after: &str| {
+            let (before, after) = (table(before), table(after));
+            changes(&before, &after).iter().map(|change| change.besides().join(", ")).collect::<Vec<_>>()
+        };
+        let cached = r#", "cache_read_input_token_cost": 5e-7"#;
+        assert_eq!(besides(cached, cached), Vec::<String>::new());
+        let cheaper = r#", "cache_read_input_token_cost": 1e-7"#;
+        assert_eq!(besides(cached, cheaper), ["cache_read 0.50 → 0.10"]);
+        let longer = r#", "cache_read_input_token_cost": 5e-7, "max_input_tokens": 9"#;
+        assert_eq!(besides(cached, longer), ["longest input - → 9"]);
+    }
 }

@@ -88,7 +88,7 @@ pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Resu
 }
 
 /// Returns the rows of each tier that has prices of its own, by ascending input size.
-fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
+pub(super) fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
     let of = |tier| price.rows(tier).map(|(above, rates)| (above, *rates)).collect::<Vec<_>>();
     let standard = of(ServiceTier::Standard);
     let all = ServiceTier::ALL.into_iter();
@@ -98,7 +98,7 @@ fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
 }
 
 /// Returns the named rates in pico-USD per token.
-fn figures(rates: &Rates) -> [(&'static str, i64); 6] {
+pub(super) fn figures(rates: &Rates) -> [(&'static str, i64); 6] {
     [
         ("input", rates.input.0),
         ("cache_read", rates.cache_read.0),

@@ -37,7 +37,8 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     };
     let settings = config::defaults(&definition, &word, is_typed, around)?;
     if let Some(why) = &settings.ignored {
-        say(&format!("{why}; this file is ignored"));
+        let hint = why.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
+        say(&format!("{why}{hint}; this file is ignored"));
     }
     if !settings.is_empty() {
         // The definition that has parsed a line is built, and takes no defaults any more.

@@ -319,6 +319,9 @@ fn help_does_not_need_good_settings() {
     let (code, told) = fails(dir.path(), &["ls"], &[]);
     assert_eq!(code, 69, "{told}");
     assert!(told.contains("outlast.toml, line 1") && told.contains("this file is ignored"), "{told}");
+    std::fs::write(dir.path().join("outlast.toml"), "tokns = 1").unwrap();
+    let (_, told) = fails(dir.path(), &["ls"], &[]);
+    assert!(told.contains("(the nearest known key is `tokens`); this file is ignored"), "{told}");
     std::fs::create_dir_all(dir.path().join("own/outlast")).unwrap();
     std::fs::write(dir.path().join("own/outlast/outlast.toml"), "nonsense").unwrap();
     let own = dir.path().join("own");
