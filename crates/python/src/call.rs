@@ -65,6 +65,7 @@ pub fn reserve(
         },
         priced: true,
         unknown_fee: None,
+        caller: None,
         usual_cap: None,
         taken: Vec::new(),
         connection: 0,

@@ -27,11 +27,14 @@ use outlast_core::{
         id::InstanceNo,
     },
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 
 pub use outlast_core::call::membership::Inquest;
 
-use crate::{hints::Hints, trouble::Trouble};
+use crate::{
+    hints::Hints,
+    trouble::{SLOW, Trouble},
+};
 
 /// Time between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
@@ -137,7 +140,7 @@ impl Node {
     /// of it renews under its number, or when a commit is in doubt. The process has then registered again, and must
     /// claim the runs that it drove again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
-        let renewed = self.try_to_renew(active).await;
+        let renewed = self.heartbeats.watch(SLOW, self.try_to_renew(active)).await;
         match &renewed {
             // A verdict is no trouble of the store's.
             Ok(_) | Err(Error::Engine(engine::Error::InstanceDead)) => self.heartbeats.note(None),
@@ -183,6 +186,11 @@ impl Node {
     /// Returns whether the process may open new entries: as far as it knows, no other one can have declared it dead.
     pub fn may_open(&self) -> bool {
         self.membership().may_open(self.now_ms())
+    }
+
+    /// Returns what ends with the next heartbeat that the store takes from now on.
+    pub fn heartbeat(&self) -> Notified<'_> {
+        self.renewed.notified()
     }
 
     /// Waits until the process may open new entries: see [`Node::may_open`].

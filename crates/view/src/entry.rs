@@ -87,6 +87,8 @@ shape! {
         unbacked_tokens: i64 = unbacked.tokens();
         digest: Option<Digest> = call.digest;
         idempotency_key: Option<String> = call.idempotency_key.clone();
+        /// Name of the API token by which the call was let in.
+        caller: Option<String> = call.caller.clone();
         upstream_request_id: Option<String> = call.upstream_request_id.clone();
         error: Option<String> = call.error.clone();
         /// When the outcome of a lost call was corrected.

@@ -43,6 +43,9 @@ pub struct CallDetail {
     /// Digest of the request, stored in hex.
     pub digest: Option<Digest>,
     pub idempotency_key: Option<String>,
+    /// Name of the API token by which the call was let in; `None` for other callers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
     /// Output cap put into the request in tokens, when the client's own did not fit; `None` if it was not changed.
     pub clamped_to: Option<u64>,
     /// Part of the call whose price is not known, and which is in no charge of it: a feature of the request, or all of the

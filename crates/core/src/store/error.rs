@@ -81,6 +81,23 @@ impl Error {
         matches!(self, Error::Unavailable { .. } | Error::CommitUnknown { .. })
     }
 
+    /// Returns the error in words for the callers of a proxy, who are not told where the store is.
+    pub fn callers_text(&self) -> String {
+        match self {
+            Error::Open { .. } | Error::Absent { .. } => "the store cannot be opened".into(),
+            Error::Corrupt { .. } | Error::Shorter { .. } => "the store is damaged".into(),
+            Error::Full { .. } => "no space left for the store".into(),
+            Error::Io { .. } => "the store failed".into(),
+            Error::Refused { .. } => "the store refuses work after an earlier failure".into(),
+            Error::Unavailable { .. } => "the store cannot be had now".into(),
+            Error::CommitUnknown { .. } => "it is not known whether the operation was committed".into(),
+            Error::Vanished { .. } => "the store vanished".into(),
+            Error::OpenAtFork { .. } => "the store was open when this process was forked".into(),
+            Error::Newer { .. } | Error::Older { .. } => "the store has a format of another version".into(),
+            Error::Engine(_) | Error::Closed | Error::Server { .. } => self.to_string(),
+        }
+    }
+
     /// Returns the hint for a caller over HTTP or gRPC. See [`engine::Error::callers_hint`].
     pub fn callers_hint(&self) -> Option<String> {
         match self {

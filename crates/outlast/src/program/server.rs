@@ -88,18 +88,48 @@ fn read_token(path: &Path) -> Result<String, CliError> {
     Ok(read_tokens(path)?.only().ok_or_else(several)?.to_owned())
 }
 
+/// Returns whether a file of this mode is kept from others. A secret that is mounted into a container belongs to root, and
+/// is read by its group.
+fn is_kept(mode: u32, is_own_group: bool) -> bool {
+    mode & if is_own_group { 0o037 } else { 0o077 } == 0
+}
+
 /// Reads the API tokens of a file: one in each line, with its bearer's name before it or without. Errors: a token of fewer
 /// than 16 characters, a line that is none, or a file that others can read.
 pub fn read_tokens(path: &Path) -> Result<ApiTokens, CliError> {
     let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
     let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
-    if meta.mode() & 0o077 != 0 {
+    let groups = rustix::process::getgroups().map_err(|e| bad(e.to_string()))?;
+    let is_own_group = rustix::process::getegid().as_raw() == meta.gid()
+        || groups.iter().any(|group| group.as_raw() == meta.gid());
+    if !is_kept(meta.mode(), is_own_group) {
         return Err(bad(format!(
-            "it has mode {:o}, and others must not read it (wanted 0600)",
+            "it has mode {:o}, and others must not read it (wanted 0600, or 0440 with a group of this process)",
             meta.mode() & 0o777
         ))
         .into());
     }
     let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
     Ok(ApiTokens::parse(&text).map_err(|e| bad(e.to_string()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_read_by_its_owner_and_at_most_by_the_processs_own_group() {
+        for (mode, is_own_group, wanted) in [
+            (0o600, false, true),
+            (0o400, false, true),
+            (0o440, true, true),
+            (0o640, true, true),
+            (0o440, false, false),
+            (0o660, true, false),
+            (0o444, true, false),
+            (0o604, true, false),
+        ] {
+            assert_eq!(is_kept(mode, is_own_group), wanted, "{mode:o}, {is_own_group}");
+        }
+    }
 }

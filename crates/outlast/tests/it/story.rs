@@ -130,6 +130,7 @@ impl Story {
             },
             priced: true,
             unknown_fee: None,
+            caller: None,
             usual_cap: None,
             taken: Vec::new(),
             connection: 0,

@@ -111,7 +111,7 @@ pub(super) async fn let_in(host: &Host, parts: &Parts, who: Who) -> Result<Calle
             if named.who == who::Who::Nobody {
                 return Ok(caller);
             }
-            let seat = seat::seat(host, named.who).await?;
+            let seat = seat::seat(host, &named).await?;
             let actor = Actor { run: seat.run, attempt: seat.attempt, instance: host.node.instance() };
             Ok(Caller::Run(Asker::Attempt { actor, slot: seat.slot }))
         }

@@ -358,7 +358,7 @@ async fn tool_caller(host: &Host, parts: &http::request::Parts) -> Result<record
     if caller.who == Who::Nobody {
         return Err(NotLetIn::NoRun.into());
     }
-    let seat = seat::seat(host, caller.who).await?;
+    let seat = seat::seat(host, &caller).await?;
     Ok(recorder::Caller { run: seat.run, attempt: seat.attempt, slot: seat.slot, scope: seat.scope })
 }
 

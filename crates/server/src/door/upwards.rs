@@ -80,7 +80,7 @@ impl Proxy {
             Route::Free { upstream } | Route::Kept { upstream, .. } => {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 if let Route::Kept { id, .. } = routed {
-                    let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
+                    let seat = seat::seat(host, &caller).await.map_err(shaped)?;
                     kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
                 }
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
@@ -146,7 +146,7 @@ async fn ask(
     arrived: Arrived,
     wire: Wire,
 ) -> Result<(Response<AnswerBody>, Seat), Refusal> {
-    let mut seat = seat::seat(host, arrived.caller.who.clone()).await?;
+    let mut seat = seat::seat(host, &arrived.caller).await?;
     if let Some(seq) = arrived.caller.within {
         seat = seat::within(host, seat, seq)?;
     }

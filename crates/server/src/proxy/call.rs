@@ -50,6 +50,8 @@ pub struct Call {
     /// Longest time for which the call is held while its upstream has an outage, in milliseconds.
     pub hold_ms: u64,
     pub idempotency_key: Option<String>,
+    /// Name of the API token that the request shows; `None` if it shows none, or one without a name.
+    pub caller: Option<Arc<str>>,
     /// Time for which the client says that it waits for an answer, in milliseconds; `None` if it does not say.
     pub names_patience_ms: Option<u64>,
     /// Judgement of whether the call waits busily; `None` if it carries no tool's result, or was not judged.
@@ -168,6 +170,7 @@ impl Call {
             tried_again,
             hold_ms,
             idempotency_key,
+            caller: caller.token,
             names_patience_ms,
             judged: None,
             chain: record.as_ref().map(Chain::from),

@@ -297,6 +297,7 @@ impl Drive {
             bound: call.bound,
             priced: call.priced.is_known(),
             unknown_fee: call.priced.unknown_fee(),
+            caller: call.caller.clone(),
             usual_cap: self.usual_cap(),
             taken: admitting.taken,
             connection: self.id.0,
@@ -482,7 +483,7 @@ impl Drive {
         let saved = entry.map_or(0, |e| e.spent.cost());
         self.host.metrics.replayed(saved);
         tracing::info!(
-            run = %seat.id, seq = %seq, upstream = self.call.upstream_name(),
+            run = %seat.id, seq = %seq, caller = self.call.caller.as_deref(), upstream = self.call.upstream_name(),
             model = %self.call.request.model, saved_nano_usd = saved, "replayed"
         );
     }

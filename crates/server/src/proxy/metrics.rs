@@ -27,6 +27,8 @@ pub struct Metrics(Mutex<Counts>);
 struct Counts {
     /// Counts by upstream and model.
     models: BTreeMap<(String, String), Model>,
+    /// Calls by the name of their API token, and their cost.
+    callers: BTreeMap<String, (u64, i128)>,
     replays: u64,
     saved_nano_usd: i128,
     /// Calls that brought their agent nothing new, and those of them that were held.
@@ -60,11 +62,18 @@ pub struct Counted<'a> {
     pub state: &'static str,
     pub usage: Usage,
     pub cost_nano_usd: i64,
+    /// Name of the API token; `None` for other callers.
+    pub caller: Option<&'a str>,
 }
 
 impl Metrics {
     pub fn settled(&self, call: Counted<'_>) {
         let mut counts = self.lock();
+        if let Some(name) = call.caller {
+            let (calls, cost) = counts.callers.entry(name.to_owned()).or_default();
+            *calls += 1;
+            *cost += i128::from(call.cost_nano_usd);
+        }
         let named = (call.upstream.to_owned(), call.model.to_owned());
         let key = match counts.models.len() < MOST_MODELS || counts.models.contains_key(&named) {
             true => named,
@@ -148,6 +157,19 @@ impl Metrics {
         for ((upstream, model), m) in &counts.models {
             let of = labels(&[("upstream", upstream), ("model", model)]);
             line(&mut out, "outlast_cost_usd_total", &of, dollars(m.cost_nano_usd));
+        }
+        family(&mut out, "outlast_caller_calls_total", "counter", "Calls settled, by the API token's name.");
+        for (name, (calls, _)) in &counts.callers {
+            line(&mut out, "outlast_caller_calls_total", &labels(&[("caller", name)]), calls);
+        }
+        family(
+            &mut out,
+            "outlast_caller_cost_usd_total",
+            "counter",
+            "Dollars charged, by the API token's name.",
+        );
+        for (name, (_, cost)) in &counts.callers {
+            line(&mut out, "outlast_caller_cost_usd_total", &labels(&[("caller", name)]), dollars(*cost));
         }
         let in_doubt: u64 = counts.models.values().filter_map(|m| m.calls.get("unknown")).sum();
         let mut counter =
@@ -244,7 +266,14 @@ mod tests {
 
     fn call(model: &str) -> Counted<'_> {
         let usage = Usage { output: 5, ..Usage::default() };
-        Counted { upstream: "openai", model, state: "done", usage, cost_nano_usd: 1_500_000_001 }
+        Counted {
+            upstream: "openai",
+            model,
+            state: "done",
+            usage,
+            cost_nano_usd: 1_500_000_001,
+            caller: Some("ann"),
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Finds the seat of a caller: its run, attempt and scope.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     call::Refused,
@@ -14,24 +14,60 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, RunView, Store},
     words::{
         calendar,
+        digest::Digest,
         id::{AttemptNo, RunId, RunNo, Seq, Slot},
     },
 };
 
+use tokio::time::Instant;
+
 use super::{host::Host, seated::Seat};
-use crate::wire::{access::NotLetIn, refuse::Refusal, who::Who};
+use crate::wire::{
+    access::NotLetIn,
+    refuse::Refusal,
+    who::{CALLER, Caller, Who},
+};
 
 /// Finds the run and attempt of a caller. A run that a header names for the first time is created with the default
 /// budget, and an attempt for each new label.
-pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
-    match who {
-        Who::Token(claims) => token_seat(host, claims),
-        Who::Named { run, label } => header_seat(host, run, label, false).await,
+///
+/// Waits for a store that is away, as the call itself does. Errors: also `other_tags`, where the request has a tag that its
+/// run has not: the budgets of that tag would not count.
+pub async fn seat(host: &Host, caller: &Caller) -> Result<Seat, Refusal> {
+    let until = Instant::now() + host.config.store_wait;
+    let seat = loop {
+        let heartbeat = host.node.heartbeat();
+        match find(host, caller).await {
+            Err(away) if away.is_outage_of_store() => {
+                if tokio::time::timeout_at(until, heartbeat).await.is_err() {
+                    return Err(away);
+                }
+            }
+            found => break found?,
+        }
+    };
+    match caller.tags.iter().find(|(key, value)| seat.tags.get(*key) != Some(value)) {
+        Some((key, value)) => Err(NotLetIn::OtherTags { run: seat.id, tag: format!("{key}={value}") }.into()),
+        None => Ok(seat),
+    }
+}
+
+async fn find(host: &Host, caller: &Caller) -> Result<Seat, Refusal> {
+    match &caller.who {
+        Who::Token(claims) => token_seat(host, *claims),
+        Who::Named { run, label } => header_seat(host, caller, run.clone(), label.clone(), false).await,
         Who::Nobody => {
             let now = host.store.now()?;
-            let day = RunId::new(&format!("day-{}", calendar::day(now)))
+            // Who has tags shares the day's run with those who have the same.
+            let shared_by = match caller.tags.is_empty() {
+                true => String::new(),
+                false => {
+                    format!("-{}", &Digest::of(format!("{:?}", caller.tags).as_bytes()).to_string()[..8])
+                }
+            };
+            let day = RunId::new(&format!("day-{}{shared_by}", calendar::day(now)))
                 .map_err(|e| Refusal::Internal(e.to_string()))?;
-            header_seat(host, day, None, true).await
+            header_seat(host, caller, day, None, true).await
         }
     }
 }
@@ -136,6 +172,7 @@ fn seat_of(
         no_progress: no_progress(store, &view)?,
         unpriced: view.run.policy.unpriced,
         undriven: false,
+        tags: Arc::new(view.spec.tags),
         shared: false,
         id: view.run.id,
     })
@@ -159,7 +196,13 @@ pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {
     Ok(Seat { scope, within: Some(seq), ..seat })
 }
 
-async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool) -> Result<Seat, Refusal> {
+async fn header_seat(
+    host: &Host,
+    caller: &Caller,
+    id: RunId,
+    label: Option<String>,
+    shared: bool,
+) -> Result<Seat, Refusal> {
     let key = (id.clone(), label.clone());
     if let Some(seat) = host.seats.of_name(&key) {
         return Ok(seat);
@@ -172,7 +215,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
             }
             run
         }
-        None => create(host, &id, shared).await?,
+        None => create(host, caller, &id, shared).await?,
     };
     let instance = host.node.instance();
     let entered = host.store.ask(Enter { run, label, instance }, Durability::Synced).await;
@@ -205,7 +248,7 @@ fn gone(id: &RunId) -> Error {
     Error::Corrupt { what: format!("run {id} is gone") }
 }
 
-async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal> {
+async fn create(host: &Host, caller: &Caller, id: &RunId, shared: bool) -> Result<RunNo, Refusal> {
     let mut limits = host.config.default_limits;
     if shared {
         // The shared run of the day is limited in usd only: its calls do not belong to one loop.
@@ -217,11 +260,19 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
     let start = Start {
         limits,
         policy: host.config.default_policy,
-        spec: Spec { masks: host.config.masks.clone(), ..Spec::default() },
+        spec: Spec { masks: host.config.masks.clone(), tags: tags(caller, shared), ..Spec::default() },
         ..Start::new(id.clone())
     };
     let started = host.store.ask(start, Durability::Synced).await;
     Ok(started.map_err(|e| Refusal::of(Refused::of(e), id.as_str()))?.run)
+}
+
+/// Returns the tags of a run that a request begins: its own, and the name of its API token, except in a run that several
+/// callers share.
+fn tags(caller: &Caller, shared: bool) -> BTreeMap<String, String> {
+    let name = caller.token.as_ref().filter(|_| !shared);
+    let name = name.map(|name| (CALLER.to_owned(), name.to_string()));
+    caller.tags.clone().into_iter().chain(name).collect()
 }
 
 /// Returns the refusal that halted the run, as a refused call reports it.

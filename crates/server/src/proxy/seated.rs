@@ -1,7 +1,7 @@
 //! Seats: the run, attempt and scope that a request belongs to. Looked up once per run header or token, and cached.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -35,6 +35,8 @@ pub struct Seat {
     pub unpriced: Unpriced,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
+    /// Tags of the run.
+    pub tags: Arc<BTreeMap<String, String>>,
     /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.
     pub shared: bool,
 }

@@ -63,6 +63,10 @@ pub enum NotLetIn {
     BadScope { text: String },
     #[error("a header is not plain text: {0}")]
     BadHeader(&'static str),
+    #[error("not tags: {text:?} in X-Outlast-Tags (wanted KEY=VALUE, several with commas; not `caller`)")]
+    BadTags { text: String },
+    #[error("run {run} has no tag {tag}: a run has the tags of the request that began it")]
+    OtherTags { run: RunId, tag: String },
 }
 
 outlast_core::error_facts! {
@@ -82,5 +86,7 @@ outlast_core::error_facts! {
         NotLetIn::ScopeWithoutToken => "scope_without_token" Forbidden,
         NotLetIn::BadScope { .. } => "bad_scope" Invalid,
         NotLetIn::BadHeader(_) => "bad_header" Invalid,
+        NotLetIn::BadTags { .. } => "bad_tags" Invalid,
+        NotLetIn::OtherTags { .. } => "other_tags" Forbidden,
     }
 }

@@ -132,6 +132,23 @@ impl Refusal {
         self.fact().1
     }
 
+    /// Returns the refusal in words for the caller, who is not told where the store is: the log says it.
+    fn callers_text(&self) -> String {
+        match self {
+            Refusal::Call { refused, .. } => match &**refused {
+                Refused::Store(e) => format!("the call cannot be recorded: {}", e.callers_text()),
+                refused => refused.to_string(),
+            },
+            _ => self.to_string(),
+        }
+    }
+
+    /// Returns whether the store is away, and the request may be decided once it is back.
+    pub fn is_outage_of_store(&self) -> bool {
+        let Refusal::Call { refused, .. } = self else { return false };
+        matches!(&**refused, Refused::Store(store::Error::Unavailable { .. }))
+    }
+
     /// Returns the hint for the caller, which may be the agent: it names no way to raise a limit.
     fn callers_hint(&self) -> Option<String> {
         match self {
@@ -200,9 +217,10 @@ impl Refusal {
 
     /// Returns the response for the refusal, in the error shape that the SDKs of `shape` read.
     pub fn response(&self, shape: Upstream) -> Response<AnswerBody> {
+        let text = self.callers_text();
         let message = match self.callers_hint() {
-            Some(hint) => format!("{self} ({hint})"),
-            None => self.to_string(),
+            Some(hint) => format!("{text} ({hint})"),
+            None => text,
         };
         // The message may repeat the caller's text, and with it a run token.
         let message = token::mask(&message);

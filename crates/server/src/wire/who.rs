@@ -3,7 +3,7 @@
 //! A request names its run with a run token (as the API key or in the path), or with headers (with an API token, or on
 //! an unprotected loopback listener). On loopback, requests that name none share one run per store and UTC day.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, Uri};
@@ -33,7 +33,14 @@ pub struct Caller {
     pub credential: Credential,
     /// Open item or step inside which the request is made, by `X-Outlast-Scope`, only with a run token; `None`: none.
     pub within: Option<Seq>,
+    /// Name of the API token that the request shows; `None` if it shows none, or one without a name.
+    pub token: Option<Arc<str>>,
+    /// Tags by `X-Outlast-Tags`. A run that the request begins gets them.
+    pub tags: BTreeMap<String, String>,
 }
+
+/// Tag that names the API token by which a run was begun. No caller sets it.
+pub const CALLER: &str = "caller";
 
 /// Run that a request names, by its token or its headers.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,6 +145,7 @@ fn read(
     let api = access.api_token.as_ref();
     let is_api = |v: &str| api.is_some_and(|tokens| tokens.find(v).is_some());
     let has_api_token = credentials.iter().any(|c| is_api(&c.1));
+    let token = credentials.iter().find_map(|c| api?.find(&c.1)?.name.as_deref()).map(Arc::from);
     let own = credentials.iter().find(|c| !token::looks_like_token(&c.1) && !is_api(&c.1));
     let credential = match own {
         Some((header, value)) => Credential::Passed { header, digest: digest_of(header, value) },
@@ -157,7 +165,8 @@ fn read(
     if within.is_some() && !matches!(who, Who::Token(_)) {
         return Err(NotLetIn::ScopeWithoutToken);
     }
-    Ok(Caller { who, target, credential, within })
+    let tags = tags(headers)?;
+    Ok(Caller { who, target, credential, within, token, tags })
 }
 
 /// Returns whether a request has a run token in its path, query or headers, valid or not.
@@ -353,6 +362,28 @@ fn scope_header(headers: &HeaderMap) -> Result<Option<Seq>, NotLetIn> {
     seq.map(|seq| Some(Seq(seq))).ok_or_else(|| NotLetIn::BadScope { text: text.chars().take(80).collect() })
 }
 
+/// Reads the tags of a request. Errors: `bad_tags`.
+fn tags(headers: &HeaderMap) -> Result<BTreeMap<String, String>, NotLetIn> {
+    let mut tags = BTreeMap::new();
+    for value in headers.get_all("x-outlast-tags") {
+        let text = value.to_str().map_err(|_| NotLetIn::BadHeader("x-outlast-tags"))?;
+        let bad = || NotLetIn::BadTags { text: token::mask(text).chars().take(80).collect() };
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(bad)?;
+            let (key, value) = (key.trim(), value.trim());
+            let is_good = !key.is_empty() && key != CALLER && pair.len() <= 256 && token::mask(pair) == *pair;
+            if !is_good || tags.len() == MOST_TAGS || tags.insert(key.to_owned(), value.to_owned()).is_some()
+            {
+                return Err(bad());
+            }
+        }
+    }
+    Ok(tags)
+}
+
+/// Most tags of a request.
+const MOST_TAGS: usize = 16;
+
 fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
     let one = |name: &'static str| -> Result<Option<&str>, NotLetIn> {
         let mut all = headers.get_all(name).iter();
@@ -386,6 +417,7 @@ mod tests {
     use outlast_core::words::id::{AttemptNo, Fence, RunNo, Slot};
 
     use super::*;
+    use crate::wire::tokens::ApiTokens;
 
     fn key() -> TokenKey {
         TokenKey { id: 1, secret: [9; 32] }
@@ -471,7 +503,9 @@ mod tests {
                     who: Who::Token(claims(1)),
                     target: "/v1/x".into(),
                     credential: Credential::Ours,
-                    within: None
+                    within: None,
+                    token: None,
+                    tags: BTreeMap::new()
                 }
             );
         }
@@ -518,6 +552,39 @@ mod tests {
         {
             let refused = ask(&open(), "/v1/x", &headers).unwrap_err();
             assert_eq!((refused.class().http(), refused.code()), (403, "scope_without_token"));
+        }
+    }
+
+    #[test]
+    fn tags_are_pairs_and_none_of_them_is_the_callers_name() {
+        let tags = |text: &str| ask(&open(), "/v1/x", &[("x-outlast-run", "r"), ("x-outlast-tags", text)]);
+        let of = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        for (text, wanted) in [
+            ("", of(&[])),
+            ("team=search", of(&[("team", "search")])),
+            ("team=search, env=a=b,", of(&[("team", "search"), ("env", "a=b")])),
+        ] {
+            assert_eq!(tags(text).unwrap().tags, wanted, "{text}");
+        }
+        let many: Vec<String> = (0..17).map(|n| format!("k{n}=v")).collect();
+        for text in ["team", "=x", "caller=ann", "a=1,a=2", &"a".repeat(300), &many.join(",")] {
+            let refused = tags(text).unwrap_err();
+            assert_eq!((refused.class().http(), refused.code()), (400, "bad_tags"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_caller_is_known_by_the_name_of_its_api_token() {
+        let tokens = ApiTokens::parse("ann the-token-of-ann-24\nthe-token-of-nobody").unwrap();
+        let guarded = Access { api_token: Some(tokens), ..open() };
+        for (token, name) in [("the-token-of-ann-24", Some("ann")), ("the-token-of-nobody", None)] {
+            let shown = ask(&guarded, "/v1/x", &[("x-outlast-run", "r"), ("x-api-key", token)]).unwrap();
+            assert_eq!(shown.token.as_deref(), name);
         }
     }
 

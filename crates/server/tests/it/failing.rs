@@ -25,6 +25,8 @@ pub struct Failing {
     inner: Arc<dyn Store>,
     fates: Mutex<Vec<(&'static str, Fate)>>,
     failed: AtomicUsize,
+    /// Error of every read; `None`: they work.
+    unreadable: Mutex<Option<Error>>,
     /// Outcomes that are still to be reported.
     later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
     losses: Mutex<Losses>,
@@ -37,6 +39,7 @@ impl Failing {
             inner,
             fates: Mutex::default(),
             failed: AtomicUsize::new(0),
+            unreadable: Mutex::default(),
             later: Mutex::default(),
             losses: Mutex::default(),
             hints: Mutex::default(),
@@ -46,6 +49,11 @@ impl Failing {
     /// From now on operations named `op` have this fate.
     pub fn let_fail(&self, op: &'static str, fate: Fate) {
         self.fates.lock().unwrap().push((op, fate));
+    }
+
+    /// From now on no read is answered.
+    pub fn let_reads_fail(&self, error: Error) {
+        *self.unreadable.lock().unwrap() = Some(error);
     }
 
     /// Commits are found to be lost.
@@ -68,6 +76,7 @@ impl Failing {
     /// Makes the store work again.
     pub fn mend(&self) {
         self.fates.lock().unwrap().clear();
+        *self.unreadable.lock().unwrap() = None;
         self.tell();
     }
 
@@ -79,7 +88,7 @@ impl Failing {
         }
     }
 
-    /// Returns the number of operations that failed.
+    /// Returns the number of operations and reads that failed.
     pub fn failed(&self) -> usize {
         self.failed.load(Ordering::SeqCst)
     }
@@ -120,7 +129,13 @@ impl Store for Failing {
     }
 
     fn answer(&self, question: &Question) -> Result<Answer, Error> {
-        self.inner.answer(question)
+        match self.unreadable.lock().unwrap().clone() {
+            Some(error) => {
+                self.failed.fetch_add(1, Ordering::SeqCst);
+                Err(error)
+            }
+            None => self.inner.answer(question),
+        }
     }
     fn place(&self) -> String {
         self.inner.place()

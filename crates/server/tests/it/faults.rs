@@ -287,6 +287,36 @@ async fn a_server_whose_store_vanished_refuses_its_calls_at_once() {
     assert_eq!(rig.mock.paid(), 1);
 }
 
+/// Bug: the first call of a new run was refused at once while its database was away, and its caller was told where that is.
+/// Consequence: a failover of seconds failed every new run, since an SDK's two retries are over before it.
+/// Cause: the call itself waits for the database, and what is read of its run before did not.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_call_of_a_run_waits_for_a_store_that_is_away_and_its_caller_is_not_told_where_that_is() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    let impatient = rig.serve_with(Config { store_wait: Duration::ZERO, ..rig.config() }).await;
+    let why = "the database postgres://secret-host/db cannot be reached".to_owned();
+    store.let_reads_fail(Error::Unavailable { why });
+    let refused = Api::Chat.says("refused").to(&impatient).await;
+    assert_eq!(
+        (refused.status.as_u16(), refused.code()),
+        (503, "store_unavailable".into()),
+        "{}",
+        refused.text()
+    );
+    assert!(!refused.text().contains("secret-host"), "{}", refused.text());
+    let failed = store.failed();
+    let back = async {
+        until("it has looked", || store.failed() > failed).await;
+        store.mend();
+        server.node.renew(Vec::new()).await.unwrap();
+    };
+    let call = Api::Chat.says("held");
+    let (held, ()) = tokio::join!(call.to(&server), back);
+    held.ok();
+    assert_eq!(rig.mock.requests().len(), 1);
+}
+
 /// Bug: a server that could not renew its heartbeat went on taking calls.
 /// Consequence: it worked for runs that others had taken over, while its clients hung without a word.
 /// Cause: a failed renewal was a warning in the log.

@@ -1,5 +1,7 @@
 //! Budgets of a fleet: the operator of the server reads them, and no client sets them.
 
+use std::time::Duration;
+
 use outlast_core::{
     engine::budget::{SetBudget, Source},
     envelope::{
@@ -10,7 +12,7 @@ use outlast_core::{
     store::{Ask as _, Durability, RunView},
 };
 use outlast_mock as mock;
-use outlast_server::door::{Access, Config};
+use outlast_server::door::{Access, ApiTokens, Config};
 use serde_json::json;
 
 use crate::{
@@ -19,7 +21,11 @@ use crate::{
 };
 
 async fn set(server: &Server, name: &str, limits: Limits) {
-    let terms = Terms { limits, per: Per::Day, tag: None };
+    set_for(server, name, limits, None).await;
+}
+
+async fn set_for(server: &Server, name: &str, limits: Limits, tag: Option<(String, String)>) {
+    let terms = Terms { limits, per: Per::Day, tag };
     let set = SetBudget { name: Name::new(name).unwrap(), terms, source: Source::Command };
     server.store.ask(set, Durability::Synced).await.unwrap();
 }
@@ -98,6 +104,62 @@ async fn an_agent_with_its_run_token_sets_no_limit_and_no_policy() {
     Api::Chat.says("three").token(&token).to(&server).await.ok();
     let refused = Api::Chat.says("four").header("x-outlast-calls", "9").token(&token).to(&server).await;
     assert_eq!((refused.status.as_u16(), refused.code()), (402, "call_budget_exceeded".into()));
+}
+
+/// Bug: a header made runs without tags, whatever it said. Consequence: a team's budget held for none of its callers, and
+/// nobody could tell whose a call was. Cause: only `POST /v1/runs` and the command line had tags.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_callers_run_has_its_tags_and_the_name_of_its_token() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let tokens = ApiTokens::parse("ann the-token-of-ann-24\nbob the-token-of-bob-24").unwrap();
+    let access = Access { api_token: Some(tokens), loopback: true, ..Access::default() };
+    let config = Config { access, admit_wait: Duration::ZERO, ..rig.config() };
+    let server = rig.serve_with(config).await;
+    set_for(&server, "search", limit(Unit::Calls, 2), Some(("team".into(), "search".into()))).await;
+    let ask = |run: &str, who: &str, tags: &str| {
+        let token = format!("the-token-of-{who}-24");
+        let call = Api::Chat.says(run).run(run).header("x-api-key", &token);
+        call.header("x-outlast-tags", tags)
+    };
+    ask("one", "ann", "team=search,env=test").to(&server).await.ok();
+    let tags = |run: &str| {
+        let spec = server.run(run).spec;
+        spec.tags.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(tags("one"), "caller=ann env=test team=search");
+    let caller = |seq: usize| server.entries("one")[seq].call.as_ref().unwrap().caller.clone();
+    assert_eq!(caller(0).as_deref(), Some("ann"));
+    // Another's call in it is known as theirs; one under other tags would be charged to another team.
+    ask("one", "bob", "").to(&server).await.ok();
+    assert_eq!(caller(1).as_deref(), Some("bob"));
+    let refused = ask("one", "ann", "team=ads").to(&server).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (403, "other_tags".into()));
+    let refused = ask("two", "bob", "team=search").to(&server).await;
+    assert_eq!(refused.status.as_u16(), 429, "the team has had its two calls: {}", refused.text());
+    ask("three", "bob", "team=ads").to(&server).await.ok();
+    let get = Ask::new("GET", "/metrics").header("authorization", "Bearer the-token-of-ann-24");
+    let metrics = get.to(&server).await.text().to_owned();
+    for (name, calls) in [("ann", 1), ("bob", 2)] {
+        let line = format!("outlast_caller_calls_total{{caller=\"{name}\"}} {calls}\n");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_created_refuses_fields_that_it_does_not_know() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let create = |body: &str| {
+        Ask::new("POST", "/v1/runs").bytes(body.to_owned()).header("content-type", "application/json")
+    };
+    let refused = create(r#"{"tgas": {"team": "search"}}"#).to(&server).await;
+    assert_eq!(refused.status.as_u16(), 400, "{}", refused.text());
+    assert!(refused.text().contains("tgas") && refused.text().contains("metadata"), "{}", refused.text());
+    let made = create(r#"{"tags": {"team": "search"}}"#).to(&server).await;
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.run(&id).spec.tags["team"], "search");
+    let refused = create(r#"{"tags": {"caller": "ann"}}"#).to(&server).await;
+    assert_eq!(refused.status.as_u16(), 400, "{}", refused.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -169,6 +169,7 @@ impl Process {
             bound: r.ask.bound(),
             priced: r.ask.priced,
             unknown_fee: None,
+            caller: None,
             usual_cap: r.ask.usual_cap(),
             taken: admitting.taken,
             connection: c,

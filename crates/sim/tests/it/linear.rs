@@ -257,6 +257,7 @@ fn admit(actor: Actor, tokens: u64, no: u64) -> Op {
         bound,
         priced: true,
         unknown_fee: None,
+        caller: None,
         usual_cap: None,
         taken: Default::default(),
         connection: 0,

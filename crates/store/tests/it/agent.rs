@@ -150,6 +150,7 @@ impl Agent {
                 bound: bound(100, 900),
                 priced: true,
                 unknown_fee: None,
+                caller: None,
                 usual_cap: None,
                 taken: self.taken.lock().unwrap().clone(),
                 connection: self.connection(),

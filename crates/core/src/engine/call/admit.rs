@@ -51,6 +51,8 @@ pub struct Admit {
     pub model: Arc<str>,
     pub stream: bool,
     pub idempotency_key: Option<String>,
+    /// Name of the API token by which the request was let in; `None` for other callers.
+    pub caller: Option<Arc<str>>,
     pub bound: Bound,
     /// Whether the price table knows the model. If not, `bound` has no cost.
     pub priced: bool,
@@ -298,6 +300,7 @@ impl Admit {
                 stream: self.stream,
                 digest: Some(self.digest),
                 idempotency_key: self.idempotency_key.clone(),
+                caller: self.caller.as_deref().map(str::to_owned),
                 unpriced: self
                     .unknown_fee
                     .as_ref()

@@ -126,6 +126,7 @@ impl Bench {
             bound: r.bound(),
             priced: true,
             unknown_fee: None,
+            caller: None,
             usual_cap: None,
             taken: taken.to_vec(),
             connection: 0,

@@ -25,18 +25,21 @@ use super::{Act, Error, show::Shown};
 use crate::{
     api::{
         amount::{self, Budget},
+        gate::Caller,
         request::{Answered, ApiRequest, created, json},
     },
     proxy::seat::forget_run,
     state,
+    wire::who::{self, CALLER},
 };
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct RunBody {
     name: Option<String>,
     budget: Option<Budget>,
     policy_ref: Option<String>,
+    #[serde(alias = "tags")]
     metadata: Option<BTreeMap<String, String>>,
 }
 
@@ -56,6 +59,15 @@ pub async fn create(asked: ApiRequest) -> Answered<Error> {
         // Who has no API token has no more than a person gave: the policy's limits, and for other units the server's.
         (limits, Err(_)) => within(limits, &under(of_policy, &config.default_limits)),
     };
+    let mut tags = wanted.metadata.unwrap_or_default();
+    if tags.contains_key(CALLER) {
+        return Err(Error::bad(format!(
+            "{CALLER:?} is the name of the API token, and no tag of a request's own"
+        )));
+    }
+    if let Caller::Api(who::Shown::ApiToken(Some(name))) = &asked.caller {
+        tags.insert(CALLER.into(), name.clone());
+    }
     let start = Start {
         limits,
         policy: Policy {
@@ -64,7 +76,7 @@ pub async fn create(asked: ApiRequest) -> Answered<Error> {
         },
         spec: Spec {
             name: wanted.name.filter(|name| !name.is_empty()),
-            tags: wanted.metadata.unwrap_or_default(),
+            tags,
             rules: named.map(|policy| policy.rules),
             ..Spec::default()
         },

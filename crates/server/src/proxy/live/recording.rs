@@ -124,6 +124,7 @@ impl Carry {
             state,
             usage,
             cost_nano_usd: s.cost_nano_usd,
+            caller: call.caller.as_deref(),
         });
         let (run, model) = (call.seat.run, &call.request.model);
         self.host.memories.bill(run, seq, call.upstream_name(), model, &usage);
@@ -153,7 +154,7 @@ impl Carry {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let (sent_at, head_at) = (self.tries.last_at, self.answer.head_at);
         tracing::info!(
-            run = %call.seat.id, %seq, upstream = call.upstream_name(),
+            run = %call.seat.id, %seq, caller = call.caller.as_deref(), upstream = call.upstream_name(),
             model = %call.request.model, status = self.answer.status, state, retries = self.tries.again,
             queue_ms = sent_at.map(|at| ms(at - call.arrived)),
             first_byte_ms = sent_at.zip(head_at).map(|(sent, head)| ms(head - sent)),
