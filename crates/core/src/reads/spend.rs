@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::{keys, rows};
 use crate::{
+    engine::state::put::PutRow,
     envelope::budget::Per,
+    state::{At, own::Table},
     store::{self, LedgerLine, RunView, Store},
     words::id::{Micros, RunNo},
 };
@@ -113,7 +116,7 @@ pub fn spend(
     let (mut sums, mut total) = (BTreeMap::<Group, Sum>::new(), Sum::default());
     // Lines are in the order of their runs, and one run is in memory at a time.
     let mut run: Option<(RunNo, Option<RunView>)> = None;
-    for line in &store.ledger(since, until)? {
+    for line in store.ledger(since, until)?.iter().chain(&kept(store, since, until)?) {
         if by_run && run.as_ref().is_none_or(|(no, _)| *no != line.run) {
             run = Some((line.run, store.run(line.run)?));
         }
@@ -127,6 +130,34 @@ pub fn spend(
         groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd.saturating_add(s.doubt_nano_usd)));
     }
     Ok(Spend { groups, total })
+}
+
+/// Returns what each run has cost so far.
+pub fn by_run(store: &dyn Store) -> Result<BTreeMap<RunNo, Vec<LedgerLine>>, store::Error> {
+    let mut runs: BTreeMap<RunNo, Vec<LedgerLine>> = BTreeMap::new();
+    for line in store.ledger(Micros(i64::MIN), Micros(i64::MAX))? {
+        runs.entry(line.run).or_default().push(line);
+    }
+    Ok(runs)
+}
+
+/// Builds the write that keeps what a run has cost, for when it is forgotten: its sums by day, upstream and model, and
+/// nothing that says whose it was. Does not count while the run is there.
+pub fn keep(run: RunNo, lines: &[LedgerLine]) -> Result<PutRow, store::Error> {
+    rows::put(Table::Spend, &run.0.to_string(), &lines, None)
+}
+
+/// Returns the kept lines of runs that are gone, of the days in a span of time.
+fn kept(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, store::Error> {
+    let mut kept = Vec::new();
+    for row in keys::all(store, Table::Spend.namespace(), Table::Spend.agent(), At::default())? {
+        let mut lines = rows::decode::<Vec<LedgerLine>>(&row)?.unwrap_or_default();
+        let begins = |line: &LedgerLine| line.day.saturating_mul(DAY);
+        lines.retain(|line| begins(line) < until.0 && begins(line).saturating_add(DAY) > since.0);
+        let is_there = lines.first().map(|line| store.run(line.run)).transpose()?.flatten().is_some();
+        kept.extend(lines.into_iter().filter(|_| !is_there));
+    }
+    Ok(kept)
 }
 
 #[cfg(test)]

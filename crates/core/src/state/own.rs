@@ -54,16 +54,19 @@ pub enum Table {
     Plans,
     /// Shares of upstreams' limits over the servers of a store, by upstream.
     Shares,
+    /// What forgotten runs had cost, by their numbers.
+    Spend,
 }
 
 impl Table {
-    pub const ALL: [Table; 3] = [Table::Policies, Table::Plans, Table::Shares];
+    pub const ALL: [Table; 4] = [Table::Policies, Table::Plans, Table::Shares, Table::Spend];
 
     pub fn namespace(self) -> &'static str {
         match self {
             Table::Policies => "outlast:policies",
             Table::Plans => "outlast:plans",
             Table::Shares => "outlast:shares",
+            Table::Spend => "outlast:spend",
         }
     }
 
@@ -72,6 +75,7 @@ impl Table {
             Table::Policies => "policy",
             Table::Plans => "login",
             Table::Shares => "upstream",
+            Table::Spend => "run",
         }
     }
 
@@ -79,7 +83,7 @@ impl Table {
     pub fn keep(self) -> Retention {
         match self {
             Table::Policies => Retention::All,
-            Table::Plans | Table::Shares => Retention::Last(1),
+            Table::Plans | Table::Shares | Table::Spend => Retention::Last(1),
         }
     }
 

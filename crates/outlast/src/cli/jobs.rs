@@ -70,15 +70,21 @@ pub struct ExportArgs {
     pub transcript: bool,
 }
 
-/// Delete a run that has ended, with its child runs and all their stored data
+/// Delete a run that has ended, with its child runs and all their stored data; or all runs with a tag
 ///
-/// The newest run of a store is refused until another one has begun.
+/// What they have cost stays in `outlast spend`, by day, upstream and model. The newest run of a store is refused until
+/// another one has begun.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  outlast rm nightly\n  outlast cancel nightly && outlast rm nightly")]
+#[command(
+    after_help = "Examples:\n  outlast rm nightly\n  outlast cancel nightly && outlast rm nightly\n  outlast rm --tag customer=acme"
+)]
 pub struct RmArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
-    pub run: String,
+    #[arg(value_name = "RUN", required_unless_present = "tag")]
+    pub run: Option<String>,
+    /// All runs with this tag
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag, conflicts_with = "run")]
+    pub tag: Option<(String, String)>,
 }
 
 /// Delete runs that ended long ago, with all that was kept of them

@@ -1,12 +1,12 @@
 //! `outlast gc --older-than TIME`: forgets runs that ended long ago.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlast_core::{
     engine::run::forget::{Forget, Forgot},
-    reads::runs,
+    reads::{runs, spend},
     run::status::Status,
-    store::{Ask, Durability, RunFilter, RunView, Store},
+    store::{Ask, Durability, LedgerLine, RunFilter, RunView, Store},
     words::id::{Micros, RunId, RunNo},
 };
 use serde_json::json;
@@ -21,7 +21,7 @@ use crate::{
 pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
-    let mut families = Families { runs: BTreeMap::new(), ended_before };
+    let mut families = Families { runs: BTreeMap::new(), ended_before, costs: None };
     families.look(store)?;
     families.settle();
     let mut forgotten = Vec::new();
@@ -58,26 +58,24 @@ struct Member {
 pub struct Families {
     runs: BTreeMap<RunNo, Member>,
     ended_before: Micros,
+    /// What each run has cost; `None` before the first one is forgotten.
+    costs: Option<BTreeMap<RunNo, Vec<LedgerLine>>>,
 }
 
 impl Families {
-    /// Selects the run and all runs below it to be forgotten; every other run stays.
-    pub fn of(store: &dyn Store, run: RunNo) -> Result<Families, CliError> {
+    /// Selects these runs and all runs below them to be forgotten; every other run stays.
+    pub fn of(store: &dyn Store, wanted: &BTreeSet<RunNo>) -> Result<Families, CliError> {
         // Whoever has ended by now has ended before.
-        let mut families = Families { runs: BTreeMap::new(), ended_before: store.now()?.plus_ms(1) };
+        let ended_before = store.now()?.plus_ms(1);
+        let mut families = Families { runs: BTreeMap::new(), ended_before, costs: None };
         families.look(store)?;
         let kept: Vec<RunNo> = families.numbers();
         for no in kept {
-            let goes = no == run || families.above(no).contains(&run);
+            let goes = wanted.contains(&no) || families.above(no).iter().any(|above| wanted.contains(above));
             families.runs.entry(no).and_modify(|member| member.stays |= !goes);
         }
         families.settle();
         Ok(families)
-    }
-
-    /// Returns the runs to be deleted, children before their parents.
-    pub fn going(&self) -> Vec<RunNo> {
-        self.numbers().into_iter().filter(|no| self.goes(*no)).collect()
     }
 
     pub fn id(&self, no: RunNo) -> Option<&RunId> {
@@ -109,7 +107,8 @@ impl Families {
         self.runs.last_key_value().map_or(RunNo(0), |(no, _)| *no)
     }
 
-    fn numbers(&self) -> Vec<RunNo> {
+    /// Returns the runs, children before their parents.
+    pub fn numbers(&self) -> Vec<RunNo> {
         self.runs.keys().rev().copied().collect()
     }
 
@@ -122,11 +121,12 @@ impl Families {
         }
     }
 
-    fn goes(&self, no: RunNo) -> bool {
+    pub fn goes(&self, no: RunNo) -> bool {
         self.runs.get(&no).is_some_and(|run| !run.stays)
     }
 
-    fn keep_above(&mut self, no: RunNo) {
+    /// Keeps the parent of a run that stays.
+    pub fn keep_above(&mut self, no: RunNo) {
         if let Some(parent) = self.runs.get(&no).and_then(|run| run.parent) {
             self.runs.entry(parent).and_modify(|run| run.stays = true);
         }
@@ -137,8 +137,15 @@ impl Families {
         std::iter::successors(parent(&no), parent).collect()
     }
 
-    /// Forgets a run in the store and returns whether it is gone. New runs are read first: one may be its child.
+    /// Forgets a run in the store and returns whether it is gone. New runs are read first: one may be its child. What it has
+    /// cost is kept.
     pub fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
+        if self.costs.is_none() {
+            self.costs = Some(spend::by_run(store)?);
+        }
+        if let Some(lines) = self.costs.as_ref().and_then(|costs| costs.get(&no)) {
+            store.ask(spend::keep(no, lines)?, Durability::Synced).wait()?;
+        }
         loop {
             let verb = Forget {
                 run: no,

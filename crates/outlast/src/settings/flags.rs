@@ -21,7 +21,7 @@ const FLAGS: [(SetBy, &str); 3] = [
         Typing,
         "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as \
          attempt cd deny digest dry-run failed fork.usd from-snapshot hand-over header header-env help help-all hide id key \
-         kill-at lift loop net older-than open pid reason repair rerun result resume.all reuse-answers set-active \
+         kill-at lift loop net older-than open pid reason repair rerun result resume.all reuse-answers rm.tag set-active \
          set-calls set-loops set-restarts set-tokens set-usd set-wall state-file url withdraw",
     ),
     (

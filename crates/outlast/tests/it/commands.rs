@@ -1,6 +1,6 @@
 //! The commands on a story: what they print, and what they change.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use outlast::{
@@ -19,7 +19,7 @@ use outlast_core::{
         process::DeclareDead,
         tell::{Tell, Word},
     },
-    run::{attempt::Exit, status::Status},
+    run::{Spec, attempt::Exit, status::Status},
     words::id::{RunId, Seq},
 };
 
@@ -376,25 +376,64 @@ fn a_cancelled_run_says_why() {
     assert_eq!((error.code(), error.exit()), ("run_ended", 1));
 }
 
+/// Types `outlast rm`, and returns what it has printed.
+fn removed(
+    story: &Story,
+    directory: &dyn Fn(&RunId) -> Result<PathBuf, CliError>,
+    typed: &[&str],
+) -> (String, Result<(), CliError>) {
+    let Command::Rm(args) = Cli::try_parse_from(typed).unwrap().command else { panic!() };
+    let mut done = None;
+    let told = printed(Look::default(), |page| {
+        done = Some(commands::rm::rm(&*story.store, directory, &args, page));
+    });
+    (told, done.unwrap())
+}
+
+#[test]
+fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
+    let story = Story::empty();
+    let spec = |customer: &str| Spec {
+        tags: [("customer".to_owned(), customer.to_owned())].into(),
+        ..Spec::default()
+    };
+    for (id, customer) in [("a", "acme"), ("b", "other"), ("c", "acme"), ("d", "acme")] {
+        let run = story.start(id, None, spec(customer));
+        let actor = story.claim(run, story.register(1), false);
+        if id != "c" {
+            story.end(actor, Exit { code: Some(0), ..Exit::default() }, Then::Complete);
+        }
+    }
+    story.clock.advance_ms(1);
+    let nowhere = |_: &RunId| Ok(PathBuf::from("/nonexistent"));
+    // The newest run of a store stays, too.
+    let (told, done) = removed(&story, &nowhere, &["outlast", "rm", "--tag", "customer=acme"]);
+    assert_eq!(told, "1 run deleted\n");
+    let error = done.unwrap_err();
+    assert_eq!(error.code(), "run_stays");
+    let left = json(&story, "outlast ls --json");
+    let ids: Vec<&str> =
+        left["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["d", "c", "b"]);
+}
+
 #[test]
 fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     let story = Story::whole();
     let kept = tempfile::tempdir().unwrap();
     let directory = |id: &RunId| Ok(kept.path().join(id.as_str()));
     let rm = |run: &str| {
-        let Command::Rm(args) = Cli::try_parse_from(["outlast", "rm", run]).unwrap().command else {
-            panic!()
-        };
-        let mut done = None;
-        let told = printed(Look::default(), |page| {
-            done = Some(commands::rm::rm(&*story.store, &directory, &args, page));
-        });
-        done.unwrap().map(|()| told)
+        let (told, done) = removed(&story, &directory, &["outlast", "rm", run]);
+        done.map(|()| told)
     };
     std::fs::create_dir_all(kept.path().join("research-43/logs")).unwrap();
     assert_eq!(rm("research-42").unwrap_err().code(), "run_not_ended");
+    let spent = shown(&story, "outlast spend --by day,model");
     // A name means, for this verb, the run of it that has ended.
     assert_eq!(rm("nightly").unwrap(), "research-43  deleted\n");
+    assert_eq!(shown(&story, "outlast spend --by day,model"), spent, "what it has cost stays");
+    let by_run = shown(&story, "outlast spend --by run");
+    assert!(by_run.contains("(none)") && !by_run.contains("research-43"), "{by_run}");
     assert_eq!(rm("research-43").unwrap_err().code(), "unknown_run");
     assert!(!kept.path().join("research-43").exists());
     assert_eq!(status(&story, "research-42"), Status::Halted);
