@@ -48,12 +48,12 @@ pub struct ShowArgs {
 /// Print a run's journal, one line for each entry, or the content of one entry
 #[derive(Args, Clone, Debug, Default)]
 #[command(
-    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal nightly --divergence"
+    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal --grep invoice\n  outlast journal nightly --divergence"
 )]
 pub struct JournalArgs {
-    /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
-    pub run: String,
+    /// The run: its id, its name, or the start of its id; with --grep: all runs
+    #[arg(value_name = "RUN", required_unless_present = "grep")]
+    pub run: Option<String>,
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
     pub follow: bool,

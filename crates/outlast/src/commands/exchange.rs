@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use outlast_core::{
     journal::{Entry, Kind},
-    reads::entries,
-    store::{self, RunView, Store},
+    reads::{entries, runs},
+    store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo, Seq},
 };
 use outlast_server::{api::read::exchange, dialect::conversation};
@@ -67,43 +67,104 @@ pub fn grep(
     text: &str,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    let run = view.run.no;
-    let wanted = text.to_lowercase();
-    let mut said: HashSet<String> = HashSet::new();
-    let entries = entries::each(store, run)
-        .filter(|e| e.as_ref().map_or(true, |e| seq.is_none_or(|seq| e.seq.0 == seq)));
-    let mut lines_of = |entry: Result<Entry, store::Error>| -> Result<Vec<(Seq, &str, String)>, CliError> {
-        let exchange = Exchange::read(store, entry?)?;
-        let holds = |line: &String| line.to_lowercase().contains(&wanted);
-        let asked = exchange.asked().into_iter().filter(|line| holds(line) && said.insert(line.clone()));
-        let sides = asked.map(|line| ("request", line));
-        let sides = sides.chain(exchange.answered().into_iter().filter(holds).map(|line| ("answer", line)));
-        Ok(sides.map(|(side, line)| (exchange.0.entry.seq, side, line.trim().to_owned())).collect())
-    };
-    // One error stands for the lines of its entry.
-    let lines = entries.flat_map(|entry| match lines_of(entry) {
-        Ok(lines) => lines.into_iter().map(Ok).collect(),
-        Err(error) => vec![Err(error)],
-    });
+    let lines = lines_with(store, view.run.no, seq, text);
     if page.look.json {
         let head = Map::from_iter([("run".to_owned(), view.run.id.as_str().into())]);
-        let lines = lines.map(|line| {
-            let (seq, side, line) = line?;
-            Ok::<_, CliError>(json!({"seq": seq, "side": side, "line": line}))
-        });
+        let lines = lines.map(|line| Ok::<_, CliError>(line?.object()));
         return page.json_list(head, "lines", lines, Map::new);
     }
     let mut is_empty = true;
     for line in lines {
-        let (seq, side, line) = line?;
-        let place = page.look.paint(Paint::Faint, &format!("{:>5}  {side:<7}", seq.0));
-        page.line(&format!("{place}  {}", clean_line(&line, WIDTH)))?;
+        line?.print(page)?;
         is_empty = false;
     }
     if is_empty {
         page.line(&format!("nothing that is kept of this run holds {:?}", clean(text)))?;
     }
     Ok(())
+}
+
+/// Prints the lines that hold the text, of all runs, the newest run first.
+pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result<(), CliError> {
+    let lines = runs::each(store, RunFilter::default()).flat_map(|view| {
+        let (lines, error) = match view {
+            Ok(view) => {
+                let of_run = lines_with(store, view.run.no, None, text);
+                (Some(of_run.map(move |line| Ok::<_, CliError>((view.run.id.clone(), line?)))), None)
+            }
+            Err(error) => (None, Some(Err(CliError::from(error)))),
+        };
+        lines.into_iter().flatten().chain(error)
+    });
+    if page.look.json {
+        let lines = lines.map(|line: Result<(RunId, Line), CliError>| {
+            let (run, line) = line?;
+            let mut object = line.object();
+            object["run"] = run.as_str().into();
+            Ok::<_, CliError>(object)
+        });
+        return page.json_list(Map::new(), "lines", lines, Map::new);
+    }
+    let mut last: Option<RunId> = None;
+    for line in lines {
+        let (run, line) = line?;
+        if last.as_ref() != Some(&run) {
+            let shown = page.look.paint(Paint::Strong, run.as_str());
+            page.line(&shown)?;
+            last = Some(run);
+        }
+        line.print(page)?;
+    }
+    if last.is_none() {
+        page.line(&format!("nothing that is kept of any run holds {:?}", clean(text)))?;
+    }
+    Ok(())
+}
+
+/// Line of a request or an answer.
+struct Line {
+    seq: Seq,
+    side: &'static str,
+    text: String,
+}
+
+impl Line {
+    fn object(&self) -> Value {
+        json!({"seq": self.seq, "side": self.side, "line": self.text})
+    }
+
+    fn print(&self, page: &mut Page) -> Result<(), CliError> {
+        let place = page.look.paint(Paint::Faint, &format!("{:>5}  {:<7}", self.seq.0, self.side));
+        Ok(page.line(&format!("{place}  {}", clean_line(&self.text, WIDTH)))?)
+    }
+}
+
+/// Returns the lines of a run's requests and answers that hold the text, in small or capital letters. A line of a request
+/// that an earlier one had, too, is not returned again.
+fn lines_with<'s>(
+    store: &'s dyn Store,
+    run: RunNo,
+    seq: Option<i64>,
+    text: &str,
+) -> impl Iterator<Item = Result<Line, CliError>> + use<'s> {
+    let wanted = text.to_lowercase();
+    let mut said: HashSet<String> = HashSet::new();
+    let entries = entries::each(store, run)
+        .filter(move |e| e.as_ref().map_or(true, |e| seq.is_none_or(|seq| e.seq.0 == seq)));
+    let mut lines_of = move |entry: Result<Entry, store::Error>| -> Result<Vec<Line>, CliError> {
+        let exchange = Exchange::read(store, entry?)?;
+        let seq = exchange.0.entry.seq;
+        let holds = |line: &String| line.to_lowercase().contains(&wanted);
+        let asked = exchange.asked().into_iter().filter(|line| holds(line) && said.insert(line.clone()));
+        let sides = asked.map(|line| ("request", line));
+        let sides = sides.chain(exchange.answered().into_iter().filter(holds).map(|line| ("answer", line)));
+        Ok(sides.map(|(side, line)| Line { seq, side, text: line.trim().to_owned() }).collect())
+    };
+    // One error stands for the lines of its entry.
+    entries.flat_map(move |entry| match lines_of(entry) {
+        Ok(lines) => lines.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    })
 }
 
 /// Entry with its stored request and answer, for people to read.

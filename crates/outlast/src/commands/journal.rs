@@ -30,7 +30,10 @@ pub fn journal(
     page: &mut Page,
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
-    let view = find::run(store, &args.run)?;
+    let view = match (&args.run, &args.grep) {
+        (None, Some(text)) => return super::exchange::grep_all(store, text, page),
+        (run, _) => find::run(store, run.as_deref().unwrap_or_default())?,
+    };
     if let Some(text) = &args.grep {
         return super::exchange::grep(store, &view, args.entry, text, page);
     }

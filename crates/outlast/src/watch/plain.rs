@@ -34,7 +34,7 @@ pub fn follow(
 ) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
-        let args = JournalArgs { run: view.run.id.to_string(), follow: true, ..JournalArgs::default() };
+        let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
         return journal::journal(store, &args, &mut Page::new(&mut out, look), wait);
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();

@@ -24,7 +24,7 @@ fn followed(look: Look) -> String {
             _ => panic!("it goes on after the run's end"),
         }
     };
-    let args = JournalArgs { run: "followed".into(), follow: true, ..JournalArgs::default() };
+    let args = JournalArgs { run: Some("followed".into()), follow: true, ..JournalArgs::default() };
     printed(look, |page| journal(&*story.store, &args, page, &mut wait).unwrap())
 }
 

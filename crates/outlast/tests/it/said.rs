@@ -48,6 +48,9 @@ fn an_entry_is_read_as_a_conversation() {
     let found = check(&["--grep", "GOOD"], &["    2  request  mock: reply Good morning\n"]);
     assert_eq!(found, "    2  request  mock: reply Good morning\n    2  answer   Good morning\n");
     check(&["1", "--grep", "good"], &["nothing that is kept of this run holds \"good\""]);
+    assert_eq!(told(dir, &["journal", "--grep", "GOOD"]), format!("r\n{found}"), "in all runs");
+    let nowhere = told(dir, &["journal", "--grep", "evening"]);
+    assert_eq!(nowhere, "nothing that is kept of any run holds \"evening\"\n");
     let json: serde_json::Value = serde_json::from_str(&told(dir, &["journal", "r", "2", "--json"])).unwrap();
     assert_eq!(json["request"]["messages"][0]["content"], "mock: reply Good morning");
     assert_eq!(json["answer"]["choices"][0]["message"]["content"], "Good morning");
