@@ -4,11 +4,16 @@ import asyncio
 import collections
 import dataclasses
 import datetime
+import decimal
 import enum
 import json
+import pathlib
 import threading
 import typing
+import uuid
+import zoneinfo
 
+import numpy
 import pydantic
 import pytest
 from openai._models import construct_type
@@ -285,3 +290,51 @@ def test_values_of_asynchronous_steps_are_told_alike(rt):
                     await run.step("s", secret, **options)
 
     asyncio.run(life())
+
+
+ZONE = zoneinfo.ZoneInfo("Europe/Berlin")
+TYPED = [
+    datetime.datetime(2026, 11, 27, 0, 30, 1, 5),
+    datetime.datetime(2026, 11, 27, tzinfo=datetime.timezone.utc),
+    datetime.datetime(2026, 10, 25, 2, 30, tzinfo=ZONE, fold=1),
+    datetime.date(2026, 11, 27),
+    datetime.time(8, 30, tzinfo=datetime.timezone(datetime.timedelta(hours=-3))),
+    datetime.timedelta(days=-999_999_999),
+    datetime.timedelta(days=3, microseconds=1),
+    decimal.Decimal("1.10"),
+    decimal.Decimal("-Infinity"),
+    uuid.UUID(int=7),
+    pathlib.Path("a/b"),
+    b"\x00\xff",
+    {1, 2},
+    {("a", 1), ("b", (2, 3))},
+    frozenset({datetime.date(2026, 1, 1)}),
+    numpy.float64(0.1),
+    numpy.float32(0.1),
+    numpy.int8(-3),
+    numpy.bool_(True),
+    {"$outlast": 1, "b": [{"$outlast": {"$outlast": "m:C", "value": 2}}]},
+    {"$outlast": "float", "value": "nan"},
+    ["$outlast", {"a": numpy.float64(2), "b": {3.5}}],
+]
+
+
+@pytest.mark.parametrize("value", TYPED, ids=repr)
+def test_values_of_the_standard_library_and_numpy_come_back_as_they_were(again, value):
+    first, then = again(value)
+    for read in (first, then):
+        assert (read, type(read), repr(read)) == (value, type(value), repr(value))
+
+
+def test_what_looks_like_a_tag_and_was_recorded_before_there_were_tags_is_read_as_ever():
+    for text, read in [
+        ('{"$outlast":"float","value":"inf"}', float("inf")),
+        ('{"$outlast":"test_values:Slots","value":{"x":1}}', Slots(1)),
+    ]:
+        assert codec.decode(text) == read
+    with pytest.raises(outlast.NotSerializable, match="the tag 'later'"):
+        codec.decode('{"$outlast":"later","value":1}')
+
+
+def test_a_value_that_an_item_returns_is_recorded_as_that_of_a_step(rt):
+    assert [r.value for r in outlast.map(range(len(TYPED)), lambda i: TYPED[i], job="j", store=rt)] == TYPED

@@ -1,7 +1,7 @@
-"""Values as they are recorded: JSON, with dataclasses and pydantic models as their class.
+"""Values as they are recorded: JSON, with dataclasses and pydantic models as their class, and tags for what JSON does not have.
 
-A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`, and NaN `{"$outlast": "float", "value": "nan"}`.
-Every life of a run sees what `decode` gives, the first one too: a tuple is a list from the start, not only after a
+A value of a class becomes `{"$outlast": "module:Class", "value": {…}}`, and NaN `{"$outlast": "float", "value": "nan"}`; other
+tags are in `values`. Every life of a run sees what `decode` gives, the first one too: a tuple is a list from the start, not only after a
 crash.
 """
 
@@ -10,18 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from json.encoder import encode_basestring
 from typing import Any
 
-from . import classes
+from . import classes, values
 from .errors import NotSerializable
 
 # The extension finds it here.
 from .identity import identity as identity
+from .values import Tagged
 
 TAG = "$outlast"
-#: Tag of a number that JSON does not have: NaN or an infinity.
-FLOAT = "float"
 _QUOTED_TAG = f'"{TAG}"'
 #: Classes whose values JSON gives back as they are. Not float: NaN is not equal to itself.
 UNCHANGED = frozenset({str, int, bool, type(None)})
@@ -39,20 +39,21 @@ def encode(value: Any) -> str:
 
     Errors: `NotSerializable`, which names the class that is in the way, or the place at which the value would change.
     """
-    tags, returned = 0, value
+    returned, tags = value, 0
 
     def tagged(value: Any) -> Any:
         nonlocal tags
         tags += 1
         cls = type(value)
-        if cls is _Endless:
-            return {TAG: FLOAT, "value": value.text}
+        known = value if cls is Tagged else values.tagged(value)
+        if known is not None:
+            return {TAG: known.tag, "value": known.data if known is value else _prepared(known.data)}
         if not (classes.is_model(cls) or dataclasses.is_dataclass(cls)):
-            raise NotSerializable(
-                f"a value of class {classes.shown(cls)} cannot be recorded as JSON",
-                hint="return numbers, texts, lists, dicts, dataclasses or pydantic models",
-            )
-        return {TAG: classes.name(cls), "value": classes.fields(value)}
+            raise NotSerializable(f"a value of class {classes.shown(cls)} cannot be recorded as JSON", hint=PLAIN)
+        return {TAG: classes.name(cls), "value": _prepared(classes.fields(value))}
+
+    def dumped(value: Any) -> str:
+        return json.dumps(value, default=tagged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     try:
         if type(value) is str:
@@ -60,14 +61,15 @@ def encode(value: Any) -> str:
             text = encode_basestring(value)
             text.encode()
             return text
+        # Before the first try, because JSON takes numpy's floats for its own.
+        value = _prepared(value) if "numpy" in sys.modules else value
         try:
-            text = json.dumps(value, default=tagged, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            text = dumped(value)
         except ValueError:
-            # NaN and infinities are tagged: not only Python reads the records.
-            tags, value = 0, _finite(value)
-            text = json.dumps(
-                value, default=lambda v: _finite(tagged(v)), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-            )
+            # NaN or an infinity is in it.
+            text = None
+        if text is None or text.count(_QUOTED_TAG) != tags:
+            text = dumped(_prepared(value))
         text.encode()
     except NotSerializable:
         raise
@@ -75,11 +77,35 @@ def encode(value: Any) -> str:
         raise NotSerializable(f"a value holds a text that is no Unicode: {e}") from e
     except (TypeError, ValueError, RecursionError) as e:
         raise NotSerializable(f"a value cannot be recorded as JSON: {e}") from e
-    if text.count(_QUOTED_TAG) != tags:
-        raise NotSerializable(f"a value uses the key {TAG!r}, which is reserved")
     if type(returned) not in UNCHANGED:
         _compare(returned, decode(text), tags > 0)
     return text
+
+
+#: Advice for a value that cannot be recorded.
+PLAIN = "return numbers, texts, times, lists, dicts, sets, dataclasses or pydantic models"
+
+
+def _prepared(value: Any) -> Any:
+    """The value with a tag for what JSON would give back as something else: NaN, infinities, numpy's floats, and a dict with
+    the key of tags. Data without any of them is returned as it is."""
+    cls = type(value)
+    if cls in UNCHANGED:
+        return value
+    if isinstance(value, float):
+        if cls is not float and values.is_numpy(value):
+            known = values.tagged(value)
+            return value if known is None else Tagged(known.tag, _prepared(known.data))
+        return value if math.isfinite(value) else Tagged(values.FLOAT, repr(float(value)))
+    if isinstance(value, dict):
+        made = {k: _prepared(v) for k, v in value.items()}
+        if TAG in value:
+            return Tagged(values.DICT, [[str(k), v] for k, v in made.items()])
+        return made if any(made[k] is not v for k, v in value.items()) else value
+    if isinstance(value, (list, tuple)):
+        parts = [_prepared(v) for v in value]
+        return parts if any(a is not b for a, b in zip(parts, value, strict=True)) else value
+    return value
 
 
 def _compare(returned: Any, read: Any, is_tagged: bool) -> None:
@@ -95,27 +121,13 @@ def _compare(returned: Any, read: Any, is_tagged: bool) -> None:
         where = difference(returned, read)
     except RecursionError:
         where = "it is nested too deeply to be compared"
+    except Exception as e:
+        where = f"it cannot be compared ({type(e).__name__}: {e})"
     if where is not None:
         raise NotSerializable(
             f"a value of class {classes.shown(type(returned))} would not come back as it is: {where}",
             hint="return plain data of it, or a class that its recorded fields make again as it was",
         )
-
-
-class _Endless:
-    """Number that JSON does not have: NaN or an infinity."""
-
-    def __init__(self, number: float) -> None:
-        self.text = repr(float(number))
-
-
-def _finite(value: Any) -> Any:
-    """Returns the data with NaN and the infinities replaced by `_Endless`."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _Endless(value)
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_back(value: Any, text: str) -> Any:
@@ -133,12 +145,12 @@ def _untag(fields: dict[str, Any]) -> Any:
     name = fields.get(TAG)
     if name is None:
         return fields
-    if name == FLOAT:
-        return float(fields["value"])
-    cls = classes.named(name)
+    cls = classes.named(name) if ":" in name else None
     try:
-        return classes.of(cls, fields["value"])
+        return classes.of(cls, fields["value"]) if cls is not None else values.made(name, fields["value"])
     except Exception as e:
+        if cls is None:
+            raise NotSerializable(f"a recorded value with the tag {name!r} cannot be made again: {e}") from e
         raise NotSerializable(
             f"a recorded value does not fit its class {name} any more: {e}",
             hint="make the class take what it took when this was recorded, or start a new run",

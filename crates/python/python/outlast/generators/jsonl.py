@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any, Iterator
 
-from .. import codec
+from .. import codec, values
 from ..errors import StoreError
 
 try:
@@ -197,9 +197,10 @@ def plain(result: Any) -> str:
 def untagged(value: Any) -> Any:
     """A recorded value, read as JSON, without the names of its classes; of a number that JSON has not, None."""
     if isinstance(value, dict):
-        if value.get(codec.TAG) == codec.FLOAT:
+        tag = value.get(codec.TAG)
+        if tag == values.FLOAT:
             return None
-        fields = value["value"] if codec.TAG in value else value
+        fields = value if tag is None else dict(value["value"]) if tag == values.DICT else value["value"]
         return {k: untagged(v) for k, v in fields.items()} if isinstance(fields, dict) else untagged(fields)
     return [untagged(v) for v in value] if isinstance(value, list) else value
 
