@@ -56,7 +56,7 @@ def test_an_agent_killed_in_a_tool_goes_on_and_repeats_that_tool_alone(life, hom
 def test_a_tool_in_doubt_is_told_or_refused_and_never_repeated(life, home):
     life(AGENT, "once", "raise", env={"DIE_IN": "2"}, ok=False)
     refused = life(AGENT, "once", "raise", ok=False)
-    assert "StepInDoubt" in refused.stderr and "tool/charge/call_2" in refused.stderr
+    assert "StepInDoubt" in refused.stderr and "tool/charge/call_2" in refused.stderr and "charge(cents=2)" in refused.stderr
     told = life(AGENT, "once", "tell", ok=True).stdout
     assert "outcome unknown: charge was begun before" in told and "receipt 3" in told
     assert [line[0] for line in (home / "effects").read_text().splitlines()] == ["1", "2", "3"]

@@ -85,7 +85,7 @@ def test_a_tool_that_a_death_cut_off_is_repeated_only_if_it_reads(rt):
     first, then = Bed(die_at="look"), Bed(die_at="charge")
     lives(rt, first, then)
     assert first.done == [("look", "ann")] and then.done == [("look", "ann"), ("charge", 5)] and then.asked == 1
-    with pytest.raises(outlast.StepInDoubt):
+    with pytest.raises(outlast.StepInDoubt, match=r"step \S*charge\(\w+=5\) of run r was begun before"):
         with rt.run("r"):
             Bed().agent.run_sync("go")
 

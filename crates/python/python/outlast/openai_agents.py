@@ -48,13 +48,15 @@ def durable(tool: FunctionTool, *, effect: Effect = "once", approve: bool | None
     inner = tool.on_invoke_tool
 
     async def on_invoke_tool(context: Any, arguments: str) -> Any:
-        async def made() -> Any:
+        # The arguments are the model's, for people to read: the call is known by its id.
+        async def made(**_: Any) -> Any:
             return _plain(await inner(context, arguments))
 
         if scope.variable.get() is None:
             return await inner(context, arguments)
         try:
-            return await spec.call(made, (), {}, id=context.tool_call_id, shown=_shown(arguments))
+            shown = _shown(arguments)
+            return await spec.call(made, (), shown if isinstance(shown, dict) else {}, id=context.tool_call_id, shown=shown)
         except ApprovalDenied as e:
             return e.message
 

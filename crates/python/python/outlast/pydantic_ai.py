@@ -92,7 +92,13 @@ class _Backend(JournalCallableOperationBackend[Any]):  # type: ignore[misc,unuse
             return await body()
         if isinstance(operation_id, ToolsetCallToolId):
             id = next((part.tool_call_id for part in cache_key if getattr(part, "tool_call_id", None)), None)
-            return _payload(await ToolSpec(name, config).call(body, (), {}, id=id))
+            args = next((part for part in cache_key if isinstance(part, dict)), {}) if id is not None else {}
+
+            # The arguments are the model's, for people to read: the call is known by its id.
+            async def made(**_: Any) -> object:
+                return await body()
+
+            return _payload(await ToolSpec(name, config).call(made, (), args, id=id))
         return await begin(current.run, StepSpec(name, body, None, None, None, False, may_diverge=True), (), {})
 
 

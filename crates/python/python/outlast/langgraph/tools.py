@@ -59,20 +59,22 @@ class OutlastTools(AgentMiddleware):  # type: ignore[misc,unused-ignore]
         if scope.variable.get() is None:
             return handler(request)
 
-        def made() -> str:
+        # The arguments are the model's, for people to read: the call is known by its id.
+        def made(**_: Any) -> str:
             return _text(handler(request))
 
-        return self._given(request, self._spec(request).call(made, (), {}, id=request.tool_call["id"], shown=request.tool_call["args"]))
+        args, id = request.tool_call["args"], request.tool_call["id"]
+        return self._given(request, self._spec(request).call(made, (), args, id=id, shown=args))
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         if scope.variable.get() is None:
             return await handler(request)
 
-        async def made() -> str:
+        async def made(**_: Any) -> str:
             return _text(await handler(request))
 
-        spec = self._spec(request)
-        return self._given(request, await spec.call(made, (), {}, id=request.tool_call["id"], shown=request.tool_call["args"]))
+        args, id = request.tool_call["args"], request.tool_call["id"]
+        return self._given(request, await self._spec(request).call(made, (), args, id=id, shown=args))
 
     def _spec(self, request: Any) -> ToolSpec:
         name = request.tool_call["name"]
