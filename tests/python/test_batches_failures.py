@@ -127,9 +127,34 @@ def test_a_rate_spaces_the_starts(rt):
     assert time.monotonic() - began >= 0.25 - 0.01
 
 
-def test_a_result_that_cannot_be_recorded_fails_its_item(rt):
-    (r,) = batch(rt, [1], lambda i: object())
-    assert r.status == "failed" and isinstance(r.error, outlast.NotSerializable)
+def test_a_first_result_that_cannot_be_recorded_stops_the_batch_and_a_later_one_fails_its_item(rt):
+    ran = []
+    with pytest.raises(outlast.NotSerializable):
+        batch(rt, range(100), lambda i: ran.append(i) or object(), concurrency=1).wait()
+    assert ran == [0] and outlast.job("j", store=rt).counts["open"] == 1, "it is paid once, and pending"
+    out = batch(rt, range(3), lambda i: object() if i == 1 else i, concurrency=1)
+    assert [r.status for r in out] == ["done", "failed", "done"]
+    assert isinstance(out.failed[0].error, outlast.NotSerializable)
+
+
+def test_a_declared_result_that_cannot_be_recorded_is_told_before_any_call(rt):
+    def refused(i) -> list[int | Unrecordable]:
+        pytest.fail("it was called")
+
+    async def awaited(i) -> dict[str, Unrecordable | None]:
+        pytest.fail("it was called")
+
+    def open_to_all(i) -> "collections.abc.Mapping[str, typing.Any] | Nowhere":  # noqa: F821
+        return {"i": i}
+
+    for fn, make in ((refused, outlast.map), (awaited, outlast.amap)):
+        with pytest.raises(outlast.NotSerializable, match="declares that it returns .*Unrecordable.*; nothing was called"):
+            make(range(3), fn, job="j", store=rt)
+    assert [r.value for r in batch(rt, [1], open_to_all)] == [{"i": 1}]
+
+
+class Unrecordable:
+    pass
 
 
 def test_an_item_that_waits_for_its_turn_is_not_claimed(rt):

@@ -111,7 +111,7 @@ class Bed:
         except outlast.UnknownRun:
             done = set()
         before = len(self.ran())
-        given = {"job": self.job, "key": str, "concurrency": WORKERS, "out": f"{self.out}.{os.getpid()}"}
+        given = {"job": self.job, "key": str, "concurrency": WORKERS, "out": f"{self.out}.{os.getpid()}.jsonl"}
         if self.aio:
 
             async def fn(i):

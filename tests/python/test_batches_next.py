@@ -39,30 +39,37 @@ def test_what_a_limit_refused_goes_back_whatever_its_function_did(error, refused
 
 
 def test_a_crowded_provider_gets_half_as_many_and_more_again_as_items_go_well():
-    at = queue.Width(16)
-    assert at.now == 16
-    for began in (1.0, 1.5, 0.0):
-        at.crowded(began, 2.0)
-        assert at.now == 8, "a burst halves it once"
-    at.crowded(2.5, 3.0)
-    assert at.now == 4
-    at.went_well(), at.went_well(), at.went_well()
-    assert at.now == 4
-    at.went_well(), at.went_well()
-    assert at.now == 5, "one more for each width's worth"
+    at = queue.Width(4)
+    for _ in range(2):
+        at.crowded(1.0, 2.0), at.went_well(2.0)
+    assert at.now == 2, "half of a window's tries"
+    at.crowded(1.9, 3.0), at.crowded(1.9, 3.0)
+    assert at.now == 2, "they began before it was halved"
     for i in range(9):
         at.crowded(4.0 + i, 4.0 + i)
     assert at.now == 1, "never none"
-    for _ in range(1000):
-        at.went_well()
-    assert at.now == 16, "never more than was asked for"
+    at.went_well(20.0)
+    assert at.now == 2, "one more for each window"
+    for _ in range(100):
+        at.went_well(20.0)
+    assert at.now == 4, "never more than was asked for"
+    at.no_room(21.0, 22.0), at.no_room(21.0, 22.0)
+    assert at.now == 2, "room in a budget is no matter of shares"
+
+
+def test_stray_refusals_leave_a_batch_as_wide_as_it_was():
+    at = queue.Width(16)
+    for i in range(1000):
+        at.crowded(i, i) if i % 10 == 0 else at.went_well(i)
+    assert at.now == 16
 
 
 def test_no_item_is_taken_beyond_the_width():
     at = queue.Width(3)
     q = queue.Queue(iter(range(9)), at)
     assert [q.take(0.0) for _ in range(4)] == [queue.Take(0), queue.Take(1), queue.Take(2), queue.Wait(None)]
-    at.crowded(0.0, 1.0)
+    for _ in range(3):
+        at.crowded(0.0, 1.0)
     assert at.now == 1
     q.ended(), q.ended()
     assert q.take(1.0) == queue.Wait(None), "the one that runs is all that may"
@@ -78,13 +85,8 @@ class Refused(Exception):
 
 @pytest.mark.parametrize("status, wanted", [(429, 4), (503, 4), (529, 4), (500, 8)])
 def test_refusals_of_a_crowded_provider_make_a_batch_narrower(rt, status, wanted):
-    refused = []
-
     def fn(i):
-        if i == 0 and not refused:
-            refused.append(i)
-            raise Refused(status)
-        return i
+        raise Refused(status)
 
-    out = outlast.map(range(3), fn, job="j", key=str, store=rt, concurrency=8, retries=outlast.Retry(1, base=0)).wait()
-    assert out.stats.done == 3 and out._core.width.now == wanted
+    out = outlast.map(range(8), fn, job="j", key=str, store=rt, concurrency=8).wait()
+    assert out.stats.failed == 8 and out._core.width.now == wanted

@@ -109,6 +109,6 @@ def test_a_files_lines_keep_their_members(home):
     lines = [json.loads(line) for line in (home / "out.jsonl").read_text().splitlines()]
     shapes = [{k: type(v).__name__ for k, v in line.items()} for line in lines]
     assert [" ".join(f"{k}:{v}" for k, v in s.items()) for s in shapes] == [
-        "key:str index:int ok:bool value:str attempts:int cost_usd:float",
-        "key:str index:int ok:bool error:str status:str attempts:int cost_usd:float",
+        "key:str ok:bool value:str error:NoneType attempts:int cost_usd:float started:str ended:str",
+        "key:str ok:bool value:NoneType error:str attempts:int cost_usd:float started:str ended:str",
     ]

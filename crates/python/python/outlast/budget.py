@@ -7,6 +7,7 @@ import datetime
 import decimal
 import re
 
+from . import html
 from .errors import BadLimit
 
 NANO = 1_000_000_000
@@ -50,6 +51,10 @@ class Budget:
             "active_ms": None if self.active is None else _ms("active", self.active),
         }
         return {unit: value for unit, value in given.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        rows = [(unit.removesuffix("_ms").removesuffix("_nano_usd"), shown(unit, value)) for unit, value in self.limits().items()]
+        return html.table("Budget", ("unit", "limit"), rows)
 
 
 def _nano(usd: float | str | decimal.Decimal) -> int:

@@ -10,9 +10,9 @@ import threading
 import weakref
 from typing import Any, ClassVar, Literal, Protocol
 
-from . import _native, budget as budgets
+from . import _native, budget as budgets, html
 from .budget import Budget
-from .errors import BudgetChanged, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, UnknownRun, of
+from .errors import BudgetChanged, Error, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, UnknownRun, of
 from .say import say
 from .steps.memory import Beside, Memory
 from .views import RunView
@@ -170,6 +170,12 @@ class RunHandle:
     def view(self) -> RunView:
         """The run as the store has it now."""
         return RunView.parse(self._engine.view(self.id))
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.view()._repr_html_()
+        except Error:
+            return html.table(repr(self), (), ())
 
     def __repr__(self) -> str:
         return f"<outlast.Run {self._id or '(new)'} {self._state}>"

@@ -7,6 +7,7 @@ import datetime
 import json
 from typing import Any
 
+from . import html
 from .budget import NANO
 from .versions import parsed
 
@@ -65,6 +66,13 @@ class RunView:
     def loops(self) -> int:
         """The number of turns of the agent's loop so far, as the limit `loops` counts them."""
         return int(self.budget.loops.spent)
+
+    def _repr_html_(self) -> str:
+        facts = [("status", self.status), ("halted by", self.halt_message), ("error", self.error), ("attempts", self.attempts)]
+        units = ("usd", "tokens", "calls", "loops", "wall", "active")
+        amounts = ((unit, getattr(self.budget, unit)) for unit in units)
+        spent = [(unit, f"{a.spent:.9g}" + ("" if a.limit is None else f" of {a.limit:.9g}")) for unit, a in amounts if a.spent or a.limit]
+        return html.table(f"Run {self.name or self.id}", (), [*((name, fact) for name, fact in facts if fact), *spent])
 
     @staticmethod
     def parse(text: str) -> "RunView":

@@ -7,8 +7,9 @@ import collections
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
+from .. import budget as budgets, html
 from ..budget import NANO
 from ..errors import Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
 from ..opening import RunSpec, Store
@@ -21,10 +22,13 @@ from .outfile import OutFile
 from .plan import LEFT_OUT, Source
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait, Width
-from .results import Outcomes, Result
+from .results import Outcomes, Result, facts_of
 
 if TYPE_CHECKING:
     from .. import _native
+
+#: Failures that a notebook shows.
+_SHOWN_FAILURES = 10
 
 #: Seconds between looks at whether this attempt still drives, and at who died.
 _LOOK_S = 1.0
@@ -148,7 +152,9 @@ class Core:
             status = self.run.create()
             self.engine.sweep()
             view = self.run.view()
-            expired = options.resume == "never" or plans.is_expired(view.ended_at, status, options.ttl_s)
+            # Items that failed are yet to be done: the others keep their results until then.
+            is_whole = status == "completed" and not view.raw["job"]["failed"]
+            expired = options.resume == "never" or (is_whole and plans.is_expired(view.ended_at, options.ttl_s))
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.outcomes = Outcomes(self.run, self.plan, options.order)
@@ -241,6 +247,8 @@ class Core:
         word = self.open_run.word()
         if word == "stop":
             raise StopRequested(f"job {self.run.id} was asked to stop", hint="start the script again to go on")
+        if self.shown is not None:
+            self.read_cost()
         if self.queue.waits_for_others:
             # The processes that hold the items may be dead.
             self.engine.sweep()
@@ -254,13 +262,9 @@ class Core:
         with self.lock:
             self.gate.give_back()
 
-    def hold(self, seconds: float) -> None:
-        """Starts no item for some seconds, because a provider asked to wait."""
-        with self.lock:
-            self.gate.hold_until(time.monotonic() + seconds)
-
     def crowded(self, began: float) -> None:
-        """Runs fewer items at once for a while: a provider had more than it could take. `began`: the start of the try, in seconds."""
+        """Notes that a provider had more than it could take: of many such tries fewer items run at once. `began`: the start
+        of the try, in seconds."""
         with self.lock:
             self.width.crowded(began, time.monotonic())
 
@@ -295,7 +299,7 @@ class Core:
             if barred is not None:
                 self.stop(barred)
             now = time.monotonic()
-            self.width.crowded(began, now)
+            self.width.no_room(began, now)
             self.queue.held(index, now)
             self.bell.ring()
 
@@ -319,24 +323,24 @@ class Core:
         with self.lock:
             self.plan.seqs[index] = seq
             self._count(standing, cached=True)
-            self._arrive(self.outcomes.read_back(index, seq, standing))
+            self._arrive(self.outcomes.read_again(index))
 
     def ended(self, index: int, seq: int, standing: str, tries: int, nano: int, raw: bytes, error: BaseException | None) -> None:
         """Adds the result of an item that was recorded: on disk, and visible from now on."""
+        key, no = self.plan.key(index), self.run._no
         result = Result(
-            self.plan.key(index), index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
-            read=lambda: self.engine.value(self.run._no, seq),
+            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
+            read=lambda: self.engine.value(no, seq), facts=lambda: facts_of(self.engine, no, key),
         )  # fmt: skip
         with self.lock:
             # Only done items count: skipped and failed ones may not have made a call.
             self._worked += standing == "done"
-            self.stats.cost_usd += nano / 1e9
             self._count(standing, cached=False)
             if standing in ("failed", "dead"):
                 self._failure(error)
             else:
                 self._alike.ended()
-                self.width.went_well()
+                self.width.went_well(time.monotonic())
             self._arrive(result)
             if not self._metered and self._worked >= METERED_AFTER:
                 self._metered = True
@@ -415,7 +419,7 @@ class Core:
     def _finish(self) -> None:
         """Ends the attempt, when the last worker has ended."""
         stats = self.stats
-        whole = self.error is None and not self.stopping.is_set() and stats.failed == 0 and stats.pending == 0
+        whole = self.error is None and not self.stopping.is_set() and stats.pending == 0
         how: _native.End = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
         try:
             self.open_run.end(how)
@@ -425,6 +429,7 @@ class Core:
             if self.error is None:
                 self.error = e
         with self.lock:
+            self.read_cost()
             self._show(last=True)
             self.store._batches.discard(self)
             self.over = True
@@ -460,16 +465,45 @@ class Core:
         """The next result, with the lock held; None: there is none yet, or, when the batch is `over`, all were given."""
         return self.outcomes.next(self.over)
 
-    def told(self, result: Result) -> None:
-        """Writes a result to the file of results, after the reader has got the result."""
-        if self.out is not None:
-            self.out.write(result)
+    def stats_now(self) -> Stats:
+        """The counts, with the cost as it is in the store now."""
+        if self._opened and not self.over:
+            self.read_cost()
+        return self.stats
+
+    def words(self) -> str:
+        """The counts and the cost in words, without those that are zero."""
+        stats = self.stats_now()
+        counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"))
+        parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
+        return ", ".join([*parts, f"{budgets.usd(round(stats.cost_usd * NANO))} usd"])
+
+    def html(self) -> str:
+        """The counts, and the first failures, as HTML."""
+        failed = [(result.key, result.status, result.why()) for result in self.outcomes.failed[:_SHOWN_FAILURES]]
+        head = ("key", "status", "error") if failed else ()
+        return html.table(f"Batch {self.run.id}: {self.words()}", head, failed)
+
+    def read_cost(self) -> None:
+        """Reads what the job has spent: the one sum, which its budget has too."""
+        try:
+            self.stats.cost_usd = self.run.view().budget.usd.spent
+        except Error:
+            # The store is closed, or away: what was read last stays.
+            pass
+
+    def all_results(self) -> Iterator[Result]:
+        """All results that were given, from the store."""
+        for place in range(len(self.outcomes.given)):
+            with self.lock:
+                result = self.outcomes.again(place, self.over)
+            yield result
 
     def all_told(self) -> None:
-        """Gives the file of results its final name once every result was read. Raises the error that stopped the batch."""
+        """Writes the file of results once every result was read. Raises the error that stopped the batch."""
         if self.out is not None:
             if self.error is None and self.stats.pending == 0:
-                self.out.finish()
+                self.out.finish(self.all_results())
             else:
                 self.out.drop()
         if self.error is not None:

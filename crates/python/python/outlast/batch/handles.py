@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator
 
-from .. import runtime
+from .. import declared, runtime
 from ..effects import drive, drive_async
 from ..say import say
 from ..steps.spec import is_async
@@ -17,17 +17,20 @@ from .options import Options, taking
 from .progress import Stats
 from .queue import Take, Wait
 from .results import Result
+from .table import Tabular
 
 
-class Batch:
+class Batch(Tabular):
     """A running batch of `outlast.map`. Iterating gives its results; `wait()` waits for its end.
 
+    Each iteration gives all results from the first one: those that were read before come from the store, and not from memory.
     The workers are threads, and go on while nobody reads. A batch that nobody holds any more, or whose process ends,
     claims no more items and finishes what runs.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._place = 0
         count = core.wanted_workers
         core.workers_start(count)
         for _ in range(count):
@@ -37,7 +40,7 @@ class Batch:
     @property
     def stats(self) -> Stats:
         """The counts of items, and the batch's cost so far."""
-        return self._core.stats
+        return self._core.stats_now()
 
     @property
     def failed(self) -> list[Result]:
@@ -45,33 +48,55 @@ class Batch:
         return self._core.outcomes.failed
 
     def __iter__(self) -> Iterator[Result]:
-        return self
+        place = 0
+        while (result := self._result_at(place)) is not None:
+            place += 1
+            yield result
 
     def __next__(self) -> Result:
-        """The next result. Errors: at the end, what stopped the batch (`BudgetExceeded`, `NothingMetered`, …)."""
+        """The next result that `next(batch)` has not given yet. Errors: at the end, what stopped the batch
+        (`BudgetExceeded`, `NothingMetered`, …)."""
+        result = self._result_at(self._place)
+        if result is None:
+            raise StopIteration
+        self._place += 1
+        return result
+
+    def wait(self) -> "Batch":
+        """Waits until the batch is over, and returns the batch. Errors: what stopped it."""
+        while self._result_at(len(self._core.outcomes.given)) is not None:
+            pass
+        return self
+
+    def _result_at(self, place: int) -> Result | None:
+        """The result at a place of those that are given; None at the end. Errors: at the end, what stopped the batch."""
         core = self._core
         try:
             with core.lock:
                 while True:
                     over = core.over
+                    if place < len(core.outcomes.given):
+                        return core.outcomes.again(place, over)
                     result = core.next_result()
-                    if result is not None or over:
+                    if result is not None:
+                        return result
+                    if over:
                         break
                     core.bell.condition.wait()
-            if result is not None:
-                core.told(result)
-                return result
         except KeyboardInterrupt:
             self._interrupted()
             raise
         core.all_told()
-        raise StopIteration
+        return None
 
-    def wait(self) -> "Batch":
-        """Waits until the batch is over, and returns the batch. Errors: what stopped it."""
-        for _ in self:
-            pass
-        return self
+    def _results(self) -> Iterator[Result]:
+        return iter(self)
+
+    def __repr__(self) -> str:
+        return f"<outlast.Batch {self._core.run.id}: {self._core.words()}>"
+
+    def _repr_html_(self) -> str:
+        return self._core.html()
 
     def _interrupted(self) -> None:
         """Stops after Ctrl-C, and lets running items finish. A second Ctrl-C leaves at once."""
@@ -117,13 +142,18 @@ def _patience(wait: Wait) -> float:
     return 1.0 if wait.seconds is None else min(1.0, max(0.0, wait.seconds))
 
 
-class AsyncBatch:
-    """A batch of `outlast.amap`. It begins when it is first awaited: `async for` gives its results, `await` waits for its end."""
+class AsyncBatch(Tabular):
+    """A batch of `outlast.amap`. It begins when it is first awaited: `async for` gives its results, `await` waits for its end.
+
+    Each iteration gives all results from the first one: those that were read before come from the store, and not from memory.
+    Once it was awaited, a plain `for` gives them, too.
+    """
 
     def __init__(self, items: Any, make: Callable[[], Core]) -> None:
         self._items = items
         self._make = make
         self._core: Core | None = None
+        self._place = 0
         self._tasks: list[asyncio.Task[None]] = []
         # Held by the one of several readers that begins the batch.
         self._beginning = asyncio.Lock()
@@ -132,7 +162,7 @@ class AsyncBatch:
     @property
     def stats(self) -> Stats:
         """The counts of items, and the batch's cost so far."""
-        return Stats() if self._core is None else self._core.stats
+        return Stats() if self._core is None else self._core.stats_now()
 
     @property
     def failed(self) -> list[Result]:
@@ -140,36 +170,62 @@ class AsyncBatch:
         return [] if self._core is None else self._core.outcomes.failed
 
     def __aiter__(self) -> AsyncIterator[Result]:
-        return self
+        return _Reader(self)
 
     async def __anext__(self) -> Result:
-        """The next result. Errors: at the end, what stopped the batch."""
-        core = await self._begun()
-        try:
-            while True:
-                over = core.over
-                with core.lock:
-                    result = core.next_result()
-                if result is not None or over:
-                    break
-                await core.bell.ring_or(None)
-        except asyncio.CancelledError:
-            await self._drain(core)
-            raise
+        """The next result that `anext(batch)` has not given yet. Errors: at the end, what stopped the batch."""
+        result = await self._result_at(self._place)
         if result is None:
-            core.all_told()
             raise StopAsyncIteration
-        core.told(result)
+        self._place += 1
         return result
 
     async def wait(self) -> "AsyncBatch":
         """Waits until the batch is over, and returns the batch. Errors: what stopped it."""
-        async for _ in self:
+        core = await self._begun()
+        while await self._result_at(len(core.outcomes.given)) is not None:
             pass
         return self
 
     def __await__(self) -> Generator[Any, None, "AsyncBatch"]:
         return self.wait().__await__()
+
+    def __iter__(self) -> Iterator[Result]:
+        core = self._core
+        if core is None or not core.over:
+            raise TypeError("a batch of outlast.amap is read with `async for`, or with `for` once it was awaited")
+        yield from core.all_results()
+        core.all_told()
+
+    async def _result_at(self, place: int) -> Result | None:
+        """The result at a place of those that are given; None at the end. Errors: at the end, what stopped the batch."""
+        core = await self._begun()
+        try:
+            while True:
+                over = core.over
+                with core.lock:
+                    if place < len(core.outcomes.given):
+                        return core.outcomes.again(place, over)
+                    result = core.next_result()
+                if result is not None:
+                    return result
+                if over:
+                    break
+                await core.bell.ring_or(None)
+        except asyncio.CancelledError:
+            await self._drain(core)
+            raise
+        core.all_told()
+        return None
+
+    def _results(self) -> Iterator[Result]:
+        return iter(self)
+
+    def __repr__(self) -> str:
+        return "<outlast.AsyncBatch, not begun>" if self._core is None else f"<outlast.AsyncBatch {self._core.run.id}: {self._core.words()}>"
+
+    def _repr_html_(self) -> str:
+        return repr(self).replace("<", "&lt;") if self._core is None else self._core.html()
 
     async def _begun(self) -> Core:
         async with self._beginning:
@@ -216,6 +272,24 @@ class AsyncBatch:
                 for task in waiting:
                     task.cancel()
         say(progress.resume_hint())
+
+
+class _Reader:
+    """Iteration over the results of an asynchronous batch, from the first one."""
+
+    def __init__(self, batch: AsyncBatch) -> None:
+        self._batch = batch
+        self._place = 0
+
+    def __aiter__(self) -> "_Reader":
+        return self
+
+    async def __anext__(self) -> Result:
+        result = await self._batch._result_at(self._place)
+        if result is None:
+            raise StopAsyncIteration
+        self._place += 1
+        return result
 
 
 async def _work_async(core: Core) -> None:
@@ -265,9 +339,10 @@ def map(items: Iterable[Any], fn: Callable[[Any], Any], options: Options) -> Bat
     What comes out:
     The batch is returned at once. Its results come in the order of the input, or of completion (`order`). A result is on disk
     before it is seen. Failed items are collected, and run again at the next start; after three failed starts, or three deaths of
-    the process, an item is dead. `out`: a file of JSON lines, in place when all is done. `progress`: None shows it on a terminal
-    only. `store`: a place as for `outlast.connect`, or a runtime; by default the store that was opened last. Ctrl-C finishes
-    what runs, then raises `KeyboardInterrupt`.
+    the process, an item is dead. `out`: a file with a row for each item, in place when all is done: JSON lines, CSV or Parquet,
+    by its ending `.jsonl`, `.csv` or `.parquet`. `progress`: None shows it on a terminal only. `store`: a place as for
+    `outlast.connect`, or a runtime; by default the store that was opened last. Ctrl-C finishes what runs, then raises
+    `KeyboardInterrupt`.
 
     Errors, at once: `Unkeyable`, `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded`. From the iteration and `wait()`:
     `BudgetExceeded`, `NothingMetered`, `RepeatedFailure`; with `on_error="raise"` an item's error.
@@ -276,6 +351,7 @@ def map(items: Iterable[Any], fn: Callable[[Any], Any], options: Options) -> Bat
         raise TypeError(f"outlast.map wants a function of an item, had {fn!r}")
     if is_async(fn):
         raise TypeError("outlast.map wants a plain function, had an async one: use outlast.amap")
+    declared.check(fn)
     core = Core(runtime.of(options.store), fn, options, aio=False)
     core.open(items)
     return Batch(core)
@@ -292,5 +368,6 @@ def amap(items: Any, fn: Callable[[Any], Any], options: Options) -> AsyncBatch:
         raise TypeError(f"outlast.amap wants an async function, had {fn!r}")
     if not is_async(fn):
         raise TypeError("outlast.amap wants an async function, had a plain one: use outlast.map")
+    declared.check(fn)
     store = runtime.of(options.store)
     return AsyncBatch(items, lambda: Core(store, fn, options, aio=True))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import Any, Iterator
 
-from .. import codec
+from .. import budget, codec, html
 from ..errors import Error
 from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
+from .results import Result, read_back
+from .table import Tabular
 
 _PAGE = 1024
 _STANDINGS = ("open", "done", "failed", "dead", "skipped")
@@ -30,7 +33,7 @@ class Item:
     deaths: int
     #: Starts in which the item failed.
     failed_starts: int
-    #: The cost of the item's calls, in dollars.
+    #: The cost of the item's calls over all starts, in dollars.
     cost_usd: float
     #: Why the item was skipped, or what made it dead.
     reason: str | None
@@ -49,14 +52,15 @@ class Item:
         return json.loads(raw).get("error") if raw else None
 
     def _raw(self) -> bytes:
-        return self._job._runtime._engine.value(self._job._no, self._seq)
+        return self._job._engine.value(self._job._no, self._seq)
 
 
-class Job:
+class Job(Tabular):
     """A batch job, read without running it. Made by `outlast.job(name)`."""
 
     def __init__(self, runtime: Runtime, id: str) -> None:
         self._runtime = runtime
+        self._engine = runtime._engine
         self.id = id
         view = self.view()
         if "job" not in view.raw:
@@ -81,7 +85,7 @@ class Job:
         """The items, in the order in which they were first claimed, read page by page. `status` picks those of one status."""
         if status is not None and status not in _STANDINGS:
             raise ValueError(f"status wants one of {', '.join(_STANDINGS)}, had {status!r}")
-        engine = self._runtime._engine
+        engine = self._engine
         for row in paged(lambda last: engine.items(self._no, last[0] if last else 0, _PAGE), _PAGE):
             item = self._item(row)
             if status is None or item.status == status:
@@ -89,7 +93,7 @@ class Job:
 
     def item(self, key: str) -> Item | None:
         """The item with this key; None where there is none."""
-        row = self._runtime._engine.item(self._no, key)
+        row = self._engine.item(self._no, key)
         return None if row is None else self._item(row)
 
     def reset(self, key: str, *, reuse_answers: bool = False) -> None:
@@ -98,14 +102,31 @@ class Job:
         `reuse_answers=True` replays the recorded answers of the item's calls: they are not paid again.
         Errors: `item_running` while a live worker has it, `unknown_item`.
         """
-        self._runtime._engine.reset_item(self._no, key, reuse_answers).wait()
+        self._engine.reset_item(self._no, key, reuse_answers).wait()
 
     def _item(self, row: Any) -> Item:
         seq, key, status, index, (tries, deaths, failed_starts), _, nano, _, _, _, reason = row
         return Item(key, status, index, tries, deaths, failed_starts, nano / 1e9, reason, self, seq)
 
+    def _results(self) -> Iterator[Result]:
+        """The items that have ended, in the order of their inputs."""
+        recorded = self._engine.recorded_items(self._no)
+        ended = [(item.index, item.key) for item in self.items() if item.status != "open"]
+        for index, key in sorted(ended):
+            yield read_back(self, key, index, recorded)
+
+    def _words(self) -> str:
+        view, counts = self.view(), self.counts
+        parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
+        return ", ".join([view.status, *parts, f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd"])
+
     def __repr__(self) -> str:
-        return f"<outlast.Job {self.id}>"
+        return f"<outlast.Job {self.id}: {self._words()}>"
+
+    def _repr_html_(self) -> str:
+        failed = itertools.chain(self.items("failed"), self.items("dead"))
+        shown = [(item.key, item.status, (item.error or {}).get("message", item.reason)) for item in itertools.islice(failed, 10)]
+        return html.table(f"Job {self.id}: {self._words()}", ("key", "status", "error") if shown else (), shown)
 
 
 def job(id: str, *, store: Any = None) -> Job:

@@ -1,4 +1,4 @@
-"""The file of a batch's results: JSON lines, under another name until all of them are there."""
+"""The file of a batch's results, under another name until all of them are in it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import errno
 import fcntl
 import glob
 import itertools
-import json
 import os
 import re
 import stat
-from typing import IO, Any
+from typing import IO, Iterable
 
-from ..generators.jsonl import untagged
+from . import table
 from .results import Result
 
 
 class OutFile:
     """File of results, written beside its final path and renamed at the end, so that readers see only a whole file.
 
-    A symbolic link stays, and its target is replaced. The permissions of an existing file are kept. The next start
-    removes the partial file of a killed process. Errors: `OSError`, before any item is run.
+    The ending of its name says how: see `table.writer`. A symbolic link stays, and its target is replaced. The permissions of
+    an existing file are kept. The next start removes the partial file of a killed process. Errors: `OSError`, `ValueError`,
+    `ImportError`, before any item is run.
     """
 
     _file: IO[str] | None
@@ -29,6 +29,7 @@ class OutFile:
         path = os.fsdecode(path)
         self._path = os.path.realpath(path)
         mode = _mode(self._path, path)
+        self._write = table.writer(path)
         for left in glob.glob(f"{glob.escape(self._path)}.partial.*"):
             if re.fullmatch(r"\.partial\.\d+(\.\d+)?", left[len(self._path) :]):
                 _remove_left(left)
@@ -39,24 +40,11 @@ class OutFile:
         if mode is not None:
             os.fchmod(self._file.fileno(), mode)
 
-    def write(self, result: Result) -> None:
+    def finish(self, results: Iterable[Result]) -> None:
+        """Writes the results, and puts the file on disk under its final name. Nothing is done the second time."""
         if self._file is None:
             return
-        line: dict[str, Any] = {"key": result.key, "index": result.index, "ok": result.ok}
-        if result.ok:
-            # JSON has no NaN and no infinities: they become null.
-            line["value"] = untagged(json.loads(result.recorded(), parse_constant=lambda _: None))
-        else:
-            line["error"] = result.why()
-            line["status"] = result.status
-        line |= {"attempts": result.attempts, "cost_usd": result.cost_usd}
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-    def finish(self) -> None:
-        """Puts the file on disk under its final name."""
-        if self._file is None:
-            return
-        self._file.flush()
+        self._write(self._partial, results)
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._path)
         file, self._file = self._file, None

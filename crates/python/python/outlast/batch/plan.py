@@ -113,9 +113,12 @@ def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
     try:
         return fn(item)
     except Exception as e:
-        if hasattr(e, "add_note"):
-            e.add_note(f"outlast: {what}= raised it for item {index}, before any item was run")
-        raise
+        text = repr(item)
+        shown = text if len(text) <= 120 else f"{text[:119]}…"
+        raise Unkeyable(
+            f"{what}= raised {type(e).__name__}: {e} for item {index}, {shown}",
+            hint="no item was run; let it give what names each item" if what == "key" else "no item was run",
+        ) from e
 
 
 def _text(key: Any, index: int) -> str:
@@ -195,7 +198,7 @@ def make(source: Source, fn: Callable[..., Any], options: Options, recorded: "_n
         found = recorded.find(key, content, version)
         if found is None or expired:
             continue
-        seq, standing, _, _, _, other_content, other_code = found
+        seq, standing, *_, other_content, other_code = found
         is_done = standing in ("done", "skipped")
         if other_content and is_done:
             changed_content += 1
@@ -238,12 +241,9 @@ def _check(plan: Plan, options: Options, changed_content: int) -> None:
         )
 
 
-def is_expired(ended_at: datetime.datetime | None, status: str, ttl: float | None) -> bool:
-    """Whether a job's results are too old to be reused. `ttl` counts in seconds from the job's completion; an unfinished
-    job's results never are."""
-    if ttl is None or status != "completed" or ended_at is None:
-        return False
-    return time.time() - ended_at.timestamp() > ttl
+def is_expired(ended_at: datetime.datetime | None, ttl: float | None) -> bool:
+    """Whether the results of a job that ended then are too old to be reused. `ttl` counts in seconds."""
+    return ttl is not None and ended_at is not None and time.time() - ended_at.timestamp() > ttl
 
 
 # --- the digest of a function

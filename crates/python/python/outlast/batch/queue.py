@@ -96,18 +96,18 @@ class Queue:
 
 
 class Gate:
-    """Starts at most once every `interval` seconds, and not before a time that a provider asked for."""
+    """Starts at most once every `interval` seconds."""
 
     def __init__(self, interval: float | None) -> None:
         self._interval = interval
         self._next = 0.0
-        self._held_until = 0.0
 
     def pass_at(self, now: float) -> float:
         """Takes the next start at the gate, and returns the seconds to wait for it."""
-        at = max(now, self._next, self._held_until)
-        if self._interval is not None:
-            self._next = at + self._interval
+        if self._interval is None:
+            return 0.0
+        at = max(now, self._next)
+        self._next = at + self._interval
         return at - now
 
     def give_back(self) -> None:
@@ -115,35 +115,47 @@ class Gate:
         if self._interval is not None:
             self._next -= self._interval
 
-    def hold_until(self, at: float) -> None:
-        """Allows no start before `at`: a provider named this time."""
-        self._held_until = max(self._held_until, at)
-
 
 class Width:
     """Number of items that may run at once, from 1 to `most`.
 
-    Halved when a provider is crowded, and raised by one for each width's worth of items that went well (additive
-    increase, multiplicative decrease). Refusals of calls that began before the last halving are ignored: a burst of
-    them halves the width once.
+    A window is a width's worth of tries. It is halved after a window of which a provider refused half or more, and raised by
+    one after any other (additive increase, multiplicative decrease): a stray refusal narrows nothing. Tries that began
+    before the last halving do not count.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._now = float(most)
+        self.now = most
         self._halved_at = float("-inf")
-
-    @property
-    def now(self) -> int:
-        """Items that may run at once, from 1."""
-        return max(1, int(self._now))
+        self._went_well = self._refused = 0
 
     def crowded(self, began: float, now: float) -> None:
-        """Notes that a provider refused, at `now`, a call that began at `began`, both in seconds: fewer items run at once
-        for a while."""
+        """Notes that a provider refused, at `now`, a try that began at `began`, both in seconds."""
         if began >= self._halved_at:
-            self._halved_at = now
-            self._now = max(1.0, self.now / 2)
+            self._refused += 1
+            self._end_window(now)
 
-    def went_well(self) -> None:
-        self._now = min(float(self._most), self._now + 1.0 / self._now)
+    def no_room(self, began: float, now: float) -> None:
+        """Halves at once, for a call of a try that found no room in a budget."""
+        if began >= self._halved_at:
+            self._halve(now)
+
+    def went_well(self, now: float) -> None:
+        """Notes that a try was not refused."""
+        self._went_well += 1
+        self._end_window(now)
+
+    def _end_window(self, now: float) -> None:
+        if self._went_well + self._refused < self.now:
+            return
+        if self._refused >= self._went_well:
+            self._halve(now)
+        else:
+            self.now = min(self._most, self.now + 1)
+            self._went_well = self._refused = 0
+
+    def _halve(self, now: float) -> None:
+        self._halved_at = now
+        self.now = max(1, self.now // 2)
+        self._went_well = self._refused = 0

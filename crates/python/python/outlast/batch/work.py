@@ -9,8 +9,8 @@ from typing import Any, Sequence
 
 from .. import _native, codec, scope
 from ..effects import Do, Process, Work
-from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
-from ..retry import header, retry_after, status_of
+from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
+from ..retry import header, status_of
 from ..scope import Changes
 from ..steps import life
 from .core import Core
@@ -181,9 +181,11 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         changes, began = Changes(run.id), time.monotonic()
         call = Call(core, item, scope.Current(run, None, seq, tries, changes))
         error: BaseException | None = None
-        text = ""
+        text, has_returned = "", False
         try:
-            text = codec.encode((yield call))
+            returned = yield call
+            has_returned = True
+            text = codec.encode(returned)
         except Exception as e:
             error = e
         finally:
@@ -208,6 +210,11 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
             except Conflict as e:
                 # Another writer changed what the item read: the try failed, and left nothing.
                 error = e
+        if has_returned and isinstance(error, NotSerializable) and core.stats.done == core.stats.cached:
+            # No item returned anything that could be recorded: others are not paid for it. What this one paid is replayed.
+            yield from claimed.give_back()
+            core.stop(error)
+            return
         if isinstance(error, Skip):
             reason = life.message(error)
             yield from claimed.record("skipped", reason.encode("utf-8", "replace"), error)
@@ -216,8 +223,6 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         delay = None if call.late else core.options.retry.delay(error, tries)
         if status_of(error) in CROWDED:
             core.crowded(began)
-        if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
-            core.hold(delay)
         if delay is None:
             yield from claimed.record("failed", life.failed(error), error)
             if call.late is not None:
