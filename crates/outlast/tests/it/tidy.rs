@@ -8,9 +8,10 @@ use std::{
 };
 
 /// Each crate with the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("crates/core", &[]),
     ("crates/view", &["outlast-core"]),
+    ("crates/files", &[]),
     ("crates/store", &["outlast-core"]),
     ("crates/process", &["outlast-core"]),
     ("crates/mock", &["outlast-core"]),

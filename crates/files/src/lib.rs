@@ -1,0 +1,34 @@
+//! Snapshots of a directory tree, their differences, and their restoration.
+//!
+//! A tree is kept as objects that are named by their content, in packs that are written once. No file of the tree, and
+//! nothing of a repository in it, is changed by a snapshot. A restoration changes only paths in which two snapshots
+//! differ, and never a path that no snapshot holds. See `docs/design/files.md`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod beneath;
+mod cache;
+mod diff;
+mod error;
+mod fault;
+mod git;
+mod id;
+mod objects;
+mod pack;
+mod restore;
+mod rules;
+mod take;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use cache::Cache;
+pub use diff::{Change, at, diff};
+pub use error::{Error, Refused};
+pub use git::Repository;
+pub use id::Id;
+pub use objects::{Collected, Held, Objects};
+pub use restore::{Restored, Wish, recover, restore};
+pub use rules::{Rules, SECRETS};
+pub use take::{Taken, take};
+pub use tree::{Node, Passed, Snapshot};

@@ -1,0 +1,195 @@
+//! Which names of a tree are kept.
+
+use std::{
+    fs,
+    io::Read as _,
+    os::fd::{AsFd, OwnedFd},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use gix_glob::{Pattern, pattern::Case, wildmatch};
+use rustix::fs::{Mode, OFlags};
+
+use crate::{git, tree::Passed};
+
+/// Names that are not kept unless a rule of the user's begins with `!`: they usually hold secrets.
+pub const SECRETS: [&str; 17] = [
+    ".env",
+    ".env.*",
+    "!.env.example",
+    "!.env.sample",
+    "!.env.template",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "id_rsa",
+    "id_ecdsa",
+    "id_ed25519",
+    ".netrc",
+    ".pypirc",
+    ".aws/",
+    ".ssh/",
+    ".gnupg/",
+];
+
+/// Most bytes of a `.gitignore` that are read.
+const LONGEST_IGNORE: u64 = 1 << 20;
+
+/// Rules of which names are kept.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Whether files that `.gitignore` names are kept too.
+    pub keep_ignored: bool,
+    /// Patterns of names that are not kept, after those of [`SECRETS`], in the syntax of `.gitignore`. The last pattern
+    /// that matches counts.
+    pub exclude: Vec<String>,
+    /// Path of Outlast's store: it is not kept, nor is any file beside it whose name begins with its own.
+    pub store: Option<PathBuf>,
+}
+
+/// Prefix of the directory in which a restoration prepares files.
+pub(crate) const STAGE: &str = ".outlast-restore-";
+
+/// Patterns of one file, for the names at and below one directory.
+struct List {
+    /// Length of the directory's path with its slash, at which the paths that are matched begin. A list from above the
+    /// root has a prefix in place of it.
+    skip: usize,
+    prefix: Vec<u8>,
+    patterns: Vec<Pattern>,
+}
+
+/// The rules, ready for a walk from one root.
+pub(crate) struct Judge {
+    excluded: List,
+    /// Lists of `.gitignore` files, the outermost first.
+    ignored: Vec<List>,
+    keep_ignored: bool,
+    /// Directory of the store, by device and inode, and the name of the store in it.
+    store: Option<((u64, u64), Vec<u8>)>,
+}
+
+impl Judge {
+    pub fn new(rules: &Rules, root: &Path) -> Judge {
+        let lines = SECRETS.iter().copied().chain(rules.exclude.iter().map(String::as_str));
+        let excluded =
+            List { skip: 0, prefix: Vec::new(), patterns: lines.filter_map(gix_glob::parse).collect() };
+        let store = rules.store.as_ref().and_then(|store| {
+            let at = fs::metadata(store.parent()?).ok()?;
+            Some(((at.dev(), at.ino()), store.file_name()?.as_encoded_bytes().to_vec()))
+        });
+        let mut judge = Judge { excluded, ignored: Vec::new(), keep_ignored: rules.keep_ignored, store };
+        if !rules.keep_ignored
+            && let Some(places) = git::places(root)
+        {
+            let inside = root.strip_prefix(&places.top).unwrap_or(Path::new(""));
+            judge.add_from_above(fs::read(places.common.join("info/exclude")).ok(), inside);
+            // Those of directories between the top and the root. The root's own is read by the walk.
+            let above: Vec<&Path> = inside.ancestors().skip(1).collect();
+            for directory in above.into_iter().rev() {
+                let below = inside.strip_prefix(directory).unwrap_or(inside);
+                judge.add_from_above(fs::read(places.top.join(directory).join(".gitignore")).ok(), below);
+            }
+        }
+        judge
+    }
+
+    fn add_from_above(&mut self, text: Option<Vec<u8>>, inside: &Path) {
+        let mut prefix = inside.as_os_str().as_encoded_bytes().to_vec();
+        if !prefix.is_empty() {
+            prefix.push(b'/');
+        }
+        self.ignored.extend(text.map(|text| List { skip: 0, prefix, patterns: patterns(&text) }));
+    }
+
+    /// Enters a directory, and returns whether it has a list of its own, which [`Judge::leave`] removes.
+    pub fn enter(&mut self, directory: &OwnedFd, path: &[u8], has_list: bool) -> bool {
+        if self.keep_ignored || !has_list {
+            return false;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(directory.as_fd(), ".gitignore", flags, Mode::empty()) else {
+            return false;
+        };
+        let mut text = Vec::new();
+        let file = fs::File::from(file);
+        if !file.metadata().is_ok_and(|m| m.is_file())
+            || file.take(LONGEST_IGNORE).read_to_end(&mut text).is_err()
+        {
+            return false;
+        }
+        let skip = if path.is_empty() { 0 } else { path.len() + 1 };
+        self.ignored.push(List { skip, prefix: Vec::new(), patterns: patterns(&text) });
+        true
+    }
+
+    pub fn leave(&mut self) {
+        self.ignored.pop();
+    }
+
+    /// Returns why a name is not kept; `None`: it is. `directory`: device and inode of the directory it is in.
+    pub fn passes(
+        &self,
+        path: &[u8],
+        name_at: usize,
+        is_directory: bool,
+        directory: (u64, u64),
+    ) -> Option<Passed> {
+        let name = &path[name_at..];
+        if name == b".git" {
+            return Some(Passed::Repository);
+        }
+        let is_store =
+            |(at, store): &((u64, u64), Vec<u8>)| *at == directory && name.starts_with(store.as_slice());
+        if name.starts_with(STAGE.as_bytes()) || self.store.as_ref().is_some_and(is_store) {
+            return Some(Passed::Ours);
+        }
+        if self.excluded.judges(path, is_directory) == Some(true) {
+            return Some(Passed::Excluded);
+        }
+        let ignored = self.ignored.iter().rev().find_map(|list| list.judges(path, is_directory));
+        (ignored == Some(true)).then_some(Passed::Ignored)
+    }
+}
+
+impl List {
+    /// Returns whether the last pattern that matches names the path, or takes it back; `None`: none matches.
+    fn judges(&self, path: &[u8], is_directory: bool) -> Option<bool> {
+        let whole;
+        let path = if self.prefix.is_empty() {
+            &path[self.skip..]
+        } else {
+            whole = [&self.prefix, path].concat();
+            &whole
+        };
+        let name_at = path.iter().rposition(|byte| *byte == b'/').map(|at| at + 1);
+        let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
+        let matches = |pattern: &&Pattern| {
+            pattern.matches_repo_relative_path(
+                path.into(),
+                name_at,
+                Some(is_directory),
+                Case::Sensitive,
+                mode,
+            )
+        };
+        self.patterns.iter().rev().find(matches).map(|pattern| !pattern.is_negative())
+    }
+}
+
+/// Reads the lines of a `.gitignore`: without comments, and without blanks at an end unless a backslash keeps them.
+fn patterns(text: &[u8]) -> Vec<Pattern> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let line = |line: &[u8]| {
+        let mut line = line.strip_suffix(b"\r").unwrap_or(line);
+        while let [rest @ .., b' '] = line
+            && !rest.ends_with(b"\\")
+        {
+            line = rest;
+        }
+        (!line.starts_with(b"#")).then(|| gix_glob::parse(line)).flatten()
+    };
+    text.split(|byte| *byte == b'\n').filter_map(line).collect()
+}

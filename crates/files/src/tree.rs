@@ -1,0 +1,210 @@
+//! Trees and snapshots, as objects.
+//!
+//! A tree is the sorted list of one directory's names. A name that is not kept is in the list too, with the reason: so
+//! that a restoration knows what it must leave alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{error::Error, git::Repository, id::Id};
+
+/// What one name of a directory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// Content in parts of [`PART`](crate::take::PART) bytes. `mode`: the permission bits.
+    File {
+        mode: u32,
+        size: u64,
+        parts: Vec<Id>,
+    },
+    Link {
+        target: Vec<u8>,
+    },
+    Directory {
+        mode: u32,
+        tree: Id,
+    },
+    Passed(Passed),
+}
+
+/// Reason for which a name is not kept. The numbers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Passed {
+    /// `.gitignore` names it.
+    Ignored = 0,
+    /// It is on the list of secrets, or on the user's own.
+    Excluded = 1,
+    /// A repository's own files.
+    Repository = 2,
+    /// Outlast's store.
+    Ours = 3,
+    Fifo = 4,
+    Socket = 5,
+    Device = 6,
+    /// The process may not read it.
+    Unreadable = 7,
+    OtherFilesystem = 8,
+    TooDeep = 9,
+}
+
+impl Passed {
+    pub const ALL: [Passed; 10] = [
+        Passed::Ignored,
+        Passed::Excluded,
+        Passed::Repository,
+        Passed::Ours,
+        Passed::Fifo,
+        Passed::Socket,
+        Passed::Device,
+        Passed::Unreadable,
+        Passed::OtherFilesystem,
+        Passed::TooDeep,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Passed::Ignored => "ignored",
+            Passed::Excluded => "excluded",
+            Passed::Repository => "repository",
+            Passed::Ours => "outlast's own",
+            Passed::Fifo => "fifo",
+            Passed::Socket => "socket",
+            Passed::Device => "device",
+            Passed::Unreadable => "unreadable",
+            Passed::OtherFilesystem => "other file system",
+            Passed::TooDeep => "too deep",
+        }
+    }
+}
+
+impl Node {
+    pub fn is_directory(&self) -> bool {
+        matches!(self, Node::Directory { .. })
+    }
+
+    pub(crate) fn is_passed(&self) -> bool {
+        matches!(self, Node::Passed(_))
+    }
+}
+
+/// Names of one directory with what they are, sorted by their bytes.
+pub(crate) type Tree = Vec<(Vec<u8>, Node)>;
+
+/// A directory tree at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Directory whose tree this is, for people.
+    pub root: String,
+    pub tree: Id,
+    /// Microseconds since the Unix epoch.
+    pub taken_at: i64,
+    /// Repository to which the root belongs; `None`: to none.
+    pub repository: Option<Repository>,
+    /// Number of files and links that are kept, and the sum of their sizes in bytes.
+    pub files: u64,
+    pub bytes: u64,
+    /// Files that still changed when they were read for the last time: their content may be of two moments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsteady: Vec<String>,
+}
+
+const FILE: u8 = b'f';
+const LINK: u8 = b'l';
+const DIRECTORY: u8 = b'd';
+const PASSED: u8 = b'-';
+
+pub(crate) fn encode(tree: &Tree) -> Vec<u8> {
+    let mut out = Vec::with_capacity(tree.len() * 80);
+    let bytes = |out: &mut Vec<u8>, bytes: &[u8]| {
+        out.extend((bytes.len() as u32).to_le_bytes());
+        out.extend(bytes);
+    };
+    for (name, node) in tree {
+        match node {
+            Node::File { mode, size, parts } => {
+                out.push(FILE);
+                bytes(&mut out, name);
+                out.extend(mode.to_le_bytes());
+                out.extend(size.to_le_bytes());
+                out.extend((parts.len() as u32).to_le_bytes());
+                parts.iter().for_each(|part| out.extend(part.0));
+            }
+            Node::Link { target } => {
+                out.push(LINK);
+                bytes(&mut out, name);
+                bytes(&mut out, target);
+            }
+            Node::Directory { mode, tree } => {
+                out.push(DIRECTORY);
+                bytes(&mut out, name);
+                out.extend(mode.to_le_bytes());
+                out.extend(tree.0);
+            }
+            Node::Passed(why) => {
+                out.push(PASSED);
+                bytes(&mut out, name);
+                out.push(*why as u8);
+            }
+        }
+    }
+    out
+}
+
+/// Reads a tree. Errors: `Corrupt`, also for names that are out of order, or that would leave their directory.
+pub(crate) fn decode(id: Id, bytes: &[u8]) -> Result<Tree, Error> {
+    let mut reader = Reader { left: bytes };
+    let mut tree = Tree::new();
+    while !reader.left.is_empty() {
+        let Some((name, node)) = reader.entry() else {
+            return Err(Error::Corrupt { what: format!("tree {id}") });
+        };
+        let in_order = tree.last().is_none_or(|(last, _)| *last < name);
+        let is_name =
+            !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, b'/' | 0));
+        if !in_order || !is_name {
+            return Err(Error::Corrupt { what: format!("tree {id}") });
+        }
+        tree.push((name, node));
+    }
+    Ok(tree)
+}
+
+struct Reader<'a> {
+    left: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn entry(&mut self) -> Option<(Vec<u8>, Node)> {
+        let [kind] = self.array()?;
+        let name = self.bytes()?;
+        let node = match kind {
+            FILE => {
+                let (mode, size) = (u32::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
+                let count = u32::from_le_bytes(self.array()?);
+                let parts = (0..count).map(|_| self.array().map(Id)).collect::<Option<_>>()?;
+                Node::File { mode, size, parts }
+            }
+            LINK => Node::Link { target: self.bytes()? },
+            DIRECTORY => Node::Directory { mode: u32::from_le_bytes(self.array()?), tree: Id(self.array()?) },
+            PASSED => {
+                let [why] = self.array()?;
+                Node::Passed(*Passed::ALL.get(usize::from(why))?)
+            }
+            _ => return None,
+        };
+        Some((name, node))
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        let length = u32::from_le_bytes(self.array()?) as usize;
+        let (taken, left) = self.left.split_at_checked(length)?;
+        self.left = left;
+        Some(taken.to_vec())
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, left) = self.left.split_first_chunk()?;
+        self.left = left;
+        Some(*taken)
+    }
+}
