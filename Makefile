@@ -22,13 +22,17 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-clients python sim power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python sim power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
-demo: build venv
-	@$(PYTHON) scripts/demo.py --usd $(USD) --outlast $(OUTLAST)
+demo: program
+	@.venv-demo/bin/python scripts/demo.py --usd $(USD) --outlast $(TARGET)/demo/outlast
+
+# What the demonstrations run, and nothing else: the program, in a profile that is quick to compile, and the SDKs.
+program: .venv-demo/ready
+	@cargo build --locked --profile demo --package outlast
 
 test: system venv
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
@@ -72,18 +76,19 @@ system:
 
 venv: .venv/ready
 
-.venv/ready: requirements-dev.txt | system
+.venv/ready: requirements-dev.txt requirements-demo.txt | system
 	@echo "making .venv"
 	@python3 -m venv --clear .venv
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-.venv-clients/ready: requirements-clients.txt | system
-	@echo "making .venv-clients"
-	@python3 -m venv --clear .venv-clients
-	@.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-clients.txt
+.venv-demo/ready .venv-clients/ready: .venv-%/ready: requirements-%.txt
+	@scripts/setup.sh cc venv
+	@echo "making .venv-$*"
+	@python3 -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-clients .run
+	rm -rf .venv .venv-clients .venv-demo .run
 	cargo clean

@@ -12,9 +12,9 @@ done
 
 here=$(cd "$(dirname "$0")" && pwd -P)
 root=$(cd "$here/../.." && pwd -P)
-if [ -z "${OUTLAST_BIN:-}" ] || [ -z "${PYTHON:-}" ]; then make -s -C "$root" build venv; fi
-outlast=${OUTLAST_BIN:-${CARGO_TARGET_DIR:-$root/target}/debug/outlast}
-python=${PYTHON:-$root/.venv/bin/python}
+if [ -z "${OUTLAST_BIN:-}" ] || [ -z "${PYTHON:-}" ]; then make -s -C "$root" program; fi
+outlast=${OUTLAST_BIN:-${CARGO_TARGET_DIR:-$root/target}/demo/outlast}
+python=${PYTHON:-$root/.venv-demo/bin/python}
 
 dir=$(mktemp -d)
 server='' provider='' agent=''
@@ -41,10 +41,9 @@ paid() { if [ -e "$dir/paid" ]; then wc -l <"$dir/paid"; else echo 0; fi; }
 is_up() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 lives() { kill -0 "$1" 2>/dev/null; }
 
-# wait_for SECONDS COMMAND…: until it is true.
+# wait_for COMMAND…: until it is true. The number of tries is against a hang alone: nothing here is a matter of speed.
 wait_for() {
-    local tries=$(($1 * 50))
-    shift
+    local tries=45000
     until "$@"; do
         ((tries-- > 0)) || fail "waited in vain for: $*"
         sleep 0.02

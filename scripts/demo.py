@@ -27,8 +27,8 @@ PLACE = ROOT / ".run" / "demo"
 LATENCY = "120ms"
 CEILING_USD = "0.03"
 ROOM_USD = "0.05"
-# What waits for something waits at most so long.
-PATIENCE_S = 60.0
+# Against a hang alone: however slow the machine is, what is waited for comes.
+PATIENCE_S = 900.0
 HALTED = 75
 
 
@@ -66,12 +66,15 @@ class Provider:
 
     def __init__(self, outlast: Path, directory: Path, env: dict):
         self.log = directory / "paid.jsonl"
-        self.process = subprocess.Popen(
-            [outlast, "mock", "--listen", "127.0.0.1:0", "--latency", LATENCY, "--log", self.log],
-            stdout=subprocess.PIPE,
-            env=env,
-            text=True,
-        )
+        # How to use it is told there, and the demo knows it.
+        with open(directory / "mock.err", "ab") as err:
+            self.process = subprocess.Popen(
+                [outlast, "mock", "--listen", "127.0.0.1:0", "--latency", LATENCY, "--log", self.log],
+                stdout=subprocess.PIPE,
+                stderr=err,
+                env=env,
+                text=True,
+            )
         self.url = self.process.stdout.readline().strip()
         if not self.url.startswith("http://"):
             raise Broken(f"the fake provider did not start: it said {self.url!r}")
@@ -224,7 +227,7 @@ def kill_agent_in_call(scene: Scene, call: int) -> None:
         return paper.did("not killed", f"the run had ended before call {call}")
     pid = scene.agent()
     os.kill(pid, signal.SIGKILL)
-    paper.kill(f"the agent (pid {pid}), its call {call} on the way; its supervisor starts it again")
+    paper.kill(f"the agent of {scene.name} (pid {pid}), its call {call} on the way; its supervisor starts it again")
 
 
 def kill_agent_in_stream(scene: Scene, beginning: str) -> None:
@@ -240,9 +243,10 @@ def kill_agent_in_stream(scene: Scene, beginning: str) -> None:
         return paper.did("not killed", "the run had ended before its stream")
     pid = scene.agent()
     os.kill(pid, signal.SIGKILL)
+    # A machine that is busy may let the agent finish before this process gets on.
     if scene.report.exists():
-        raise Broken("the agent had its report before it could be killed in mid-stream")
-    paper.kill(f"the agent (pid {pid}), in the middle of the stream of call {scene.provider.paid()}")
+        return paper.did("kill -9", f"the agent of {scene.name} (pid {pid}), when its report was written")
+    paper.kill(f"the agent of {scene.name} (pid {pid}), in the middle of the stream of call {scene.provider.paid()}")
 
 
 def kill_supervisor_between_calls(scene: Scene, call: int) -> None:
@@ -284,7 +288,7 @@ def end(scene: Scene) -> dict:
     """Waits for the run's end, tells it, and returns its receipt."""
     scene.wait()
     receipt, paper = scene.receipt(), scene.stage.paper
-    paper.did(receipt["status"], f"{receipt['dollars']} usd of {scene.usd} usd")
+    paper.did(receipt["status"], f"{scene.name}: {receipt['dollars']} usd of {scene.usd} usd")
     if receipt["halt"]:
         paper.did("", receipt["halt"])
     return receipt
@@ -308,16 +312,14 @@ def compare(paper: Paper, clean: dict, killed: dict) -> bool:
 
 
 def pair(stage: Stage, usd: str, names: tuple[str, str], *kills) -> tuple[Scene, bool]:
-    """A clean run and a killed one on the same budget; the killed one, and whether their receipts agree."""
-    paper, receipts = stage.paper, []
-    for name, deeds in zip(names, ((), kills)):
-        paper.did("$", f"outlast run --name {name} --usd {usd} -- python agent.py")
-        scene = stage.scene(name, usd)
+    """A clean run and a killed one beside it, on the same budget; the killed one, and whether their receipts agree."""
+    scenes = [stage.scene(name, usd) for name in names]
+    for scene in scenes:
+        stage.paper.did("$", f"outlast run --name {scene.name} --usd {usd} -- python agent.py")
         scene.run()
-        for deed in deeds:
-            deed(scene)
-        receipts.append(end(scene))
-    return scene, compare(paper, *receipts)
+    for deed in kills:
+        deed(scenes[1])
+    return scenes[1], compare(stage.paper, *map(end, scenes))
 
 
 def act_one(stage: Stage, usd: str) -> bool:

@@ -3,7 +3,8 @@
     python agent.py --run RUN --label ATTEMPT --checkpoint FILE [--until N]
 
 Asks one question after the other, from the one its checkpoint names to number N, or until its budget is spent.
-Base URL and key come from OPENAI_BASE_URL and OPENAI_API_KEY, as for every agent; retries are the SDK's own.
+Base URL and key come from OPENAI_BASE_URL and OPENAI_API_KEY, as for every agent. Retries are the SDK's own, and as many as
+a server needs to be back: its two would be over within seconds.
 Exits 0 when it has its N answers, 3 when it was refused for its budget.
 """
 
@@ -17,6 +18,7 @@ import openai
 
 MODEL = "gpt-4.1"
 ANSWER_TOKENS = 1000
+RETRIES = 100
 NOTES = "The notes so far say that the river was measured at the old bridge, twice a day, for a year. "
 
 
@@ -38,7 +40,8 @@ def main() -> int:
     parser.add_argument("--until", type=int, default=10_000)
     args = parser.parse_args()
 
-    client = openai.OpenAI(default_headers={"X-Outlast-Run": args.run, "X-Outlast-Attempt": args.label})
+    headers = {"X-Outlast-Run": args.run, "X-Outlast-Attempt": args.label}
+    client = openai.OpenAI(default_headers=headers, max_retries=RETRIES)
     for number in range(begin_at(args.checkpoint), args.until + 1):
         question = f"Question {number:05} of the research. {NOTES * 25} What follows?"
         try:

@@ -29,7 +29,7 @@ provider_port=$(free_port)
     >"$dir/mock.out" 2>&1 &
 provider=$!
 disown
-wait_for 20 is_up "$provider_port"
+wait_for is_up "$provider_port"
 port=$(free_port)
 
 # start BUDGET: the server, always on the same port.
@@ -38,12 +38,12 @@ start() {
         --openai-base-url "http://127.0.0.1:$provider_port/v1" >>"$dir/serve.out" 2>&1 &
     server=$!
     disown
-    wait_for 20 is_up "$port"
+    wait_for is_up "$port"
 }
 
 kill_server() {
     kill -9 "$server"
-    wait_for 20 eval "! is_up $port"
+    wait_for eval "! is_up $port"
 }
 
 # ask RUN LABEL [UNTIL]: an agent in the background.
@@ -80,7 +80,7 @@ ask killed one
 pid=$agent
 lost=0
 for call in 3 7; do
-    wait_for 60 at_least $((before + call))
+    wait_for at_least $((before + call))
     lives "$agent" || { say "not killed: the run had ended before its call $call"; break; }
     kill_server
     spent=$(show killed 'spent["cost_nano_usd"]') loops=$(show killed 'spent["loops"]')

@@ -19,7 +19,7 @@ provider_port=$(free_port)
     >"$dir/mock.out" 2>&1 &
 provider=$!
 disown
-wait_for 20 is_up "$provider_port"
+wait_for is_up "$provider_port"
 port=$(free_port)
 export RISKKERNEL_BASE_URL=http://127.0.0.1:$port
 
@@ -29,12 +29,12 @@ start() {
         --openai-base-url "http://127.0.0.1:$provider_port/v1" >>"$dir/serve.out" 2>&1 &
     server=$!
     disown
-    wait_for 20 is_up "$port"
+    wait_for is_up "$port"
 }
 
 kill_server() {
     kill -9 "$server"
-    wait_for 20 eval "! is_up $port"
+    wait_for eval "! is_up $port"
 }
 
 # work NAME: an agent in the background.
@@ -80,7 +80,7 @@ before=$clean_paid
 work killed
 lost=0 spent=0
 for call in 3 7; do
-    wait_for 60 at_least $((before + call))
+    wait_for at_least $((before + call))
     lives "$agent" || { say "not killed: the run had ended before its call $call"; break; }
     kill_server
     ended 4
