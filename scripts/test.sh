@@ -61,6 +61,7 @@ documents_and_demos() {
 
 check "format" cargo fmt --all --check
 check "scripts" scripts_are_sound
+check "dependencies" "$PYTHON" scripts/check-dependencies.py
 check "the build, with lints" lints
 # Side by side, since all wait half of the time, for processes that they have killed and for deadlines. Each has ports of
 # its own: a server that is killed and started again finds its port free.
