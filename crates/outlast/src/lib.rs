@@ -98,6 +98,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
         }
+        Command::Man(args) => {
+            commands::completions::man(&args)?;
+            return Ok(exit_code::OK);
+        }
         Command::Prices(args) if args.verb.is_none() => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::prices::prices(&args, &around, page));
@@ -161,6 +165,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Prices(PricesArgs { verb: Some(PricesVerb::Update(ref args)), .. }) => {
             printed(look, |page| commands::price_update::update(args, &context.around, page))
         }
+        Command::Init(_) => printed(look, |page| commands::init::init(&context.around, page)),
         Command::Trust(args) => printed(look, |page| commands::trust::trust(&context.around, &args, page)),
         Command::Migrate(_) => printed(look, |page| commands::migrate::migrate(&context, page)),
         Command::Notify(ref args) => {

@@ -15,6 +15,7 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
     (
         "Upkeep",
         &[
+            "init",
             "doctor",
             "trust",
             "notify",

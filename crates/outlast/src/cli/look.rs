@@ -1,5 +1,7 @@
 //! The commands that only look: `ls`, `show`, `journal`, `spend`, `doctor`, `completions`.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use outlast_core::run::status::Status;
@@ -136,6 +138,14 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
+}
+
+/// Write the man pages, for whoever makes a package
+#[derive(Args, Clone, Debug)]
+pub struct ManArgs {
+    /// The directory, made if it is not there
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
 }
 
 /// Have interrupted runs go on after a reboot, by a unit of your systemd

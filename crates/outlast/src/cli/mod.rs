@@ -34,8 +34,8 @@ pub use self::{
         SnapshotArgs, VerifyArgs,
     },
     look::{
-        CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
-        SpendArgs,
+        CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ManArgs, ServiceArgs, ServiceVerb,
+        ShowArgs, SpendArgs,
     },
     mcp::McpArgs,
     notify::NotifyArgs,
@@ -45,7 +45,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
-    trust::TrustArgs,
+    trust::{InitArgs, TrustArgs},
     ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
@@ -126,8 +126,11 @@ pub enum Command {
     Notify(NotifyArgs),
     Service(ServiceArgs),
     Doctor(DoctorArgs),
+    Init(InitArgs),
     Trust(TrustArgs),
     Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
     Mock(MockArgs),
 }
 

@@ -1,6 +1,14 @@
-//! `outlast trust`.
+//! `outlast init` and `outlast trust`: the outlast.toml of a directory.
 
 use clap::Args;
+
+/// Write an outlast.toml for this directory, and say the one command to type
+///
+/// Looks for Claude Code, Codex, and programs in Python and for Node. In the file every key is a comment, so that
+/// nothing changes until you want it to. A file that is there is left as it is.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  cd project && outlast init")]
+pub struct InitArgs {}
 
 /// Trust the outlast.toml of this directory, as it is now
 ///

@@ -117,9 +117,12 @@ pub fn verb(command: &Command) -> Verb<'_> {
             ("service", if_changes(args.verb != ServiceVerb::Status && !args.print), ThisMachine)
         }
         Command::Doctor(_) => ("doctor", Free, ThisMachine),
+        // Where a person begins. An agent has no use for it.
+        Command::Init(_) => ("init", Persons, ThisMachine),
         // A file that is trusted can lift a limit.
         Command::Trust(_) => ("trust", Persons, ThisMachine),
         Command::Completions(_) => ("completions", Free, ThisMachine),
+        Command::Man(_) => ("man", Free, ThisMachine),
         Command::Mock(_) => ("mock", Free, ThisMachine),
     };
     Verb { name, rule, over }

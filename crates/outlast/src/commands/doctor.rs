@@ -1,6 +1,12 @@
 //! `outlast doctor`: checks the installation, the settings, the store and the keys, and reports problems.
 
-use std::{ffi::OsStr, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use outlast_core::{
     run::status::Status,
@@ -95,11 +101,39 @@ pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
 
 fn examine(context: &Context) -> Vec<Finding> {
     let mut findings = vec![Finding::new("outlast", Verdict::Well, version::line())];
+    findings.push(others(context));
     findings.push(settings(context));
     findings.extend(store(context));
     findings.extend(api_keys(context));
     findings.push(proxy(context));
     findings
+}
+
+/// Compares this program with every other `outlast` on the PATH and in the virtual environment: a binary and a wheel of two
+/// builds may read different stores.
+fn others(context: &Context) -> Finding {
+    let around = &context.around;
+    let of_environment = around.var("VIRTUAL_ENV").map(|place| Path::new(place).join("bin/outlast"));
+    let found = around.on_path("outlast").chain(of_environment).filter_map(|file| file.canonicalize().ok());
+    let own = crate::program().and_then(|file| file.canonicalize()).ok();
+    let others: BTreeSet<PathBuf> = found.filter(|file| Some(file) != own.as_ref()).collect();
+    let unlike: Vec<String> = others.iter().filter_map(|file| differs(file)).collect();
+    match (others.len(), unlike.is_empty()) {
+        (0, _) => Finding::new("installed", Verdict::Well, "no other outlast on the PATH"),
+        (_, true) => Finding::new("installed", Verdict::Well, "each outlast on the PATH is of this build"),
+        _ => Finding::new("installed", Verdict::Note, listed(&unlike, unlike.len())).hint(Some(
+            "have all of one version, by whatever installed each: an older one refuses a store that a newer one has opened"
+                .into(),
+        )),
+    }
+}
+
+/// Names the program with what it says of its version, if it is not what this program says.
+fn differs(file: &Path) -> Option<String> {
+    let said = Command::new(file).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.map(|done| String::from_utf8_lossy(&done.stdout).trim().to_owned()).unwrap_or_default();
+    let version = said.strip_prefix("outlast ").unwrap_or("of no known version");
+    (version != version::line()).then(|| format!("{} is {version}", file.display()))
 }
 
 fn settings(context: &Context) -> Finding {

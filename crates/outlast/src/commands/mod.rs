@@ -16,6 +16,7 @@ pub mod exchange;
 pub mod export;
 pub mod fork;
 pub mod gc;
+pub mod init;
 pub mod inspect;
 pub mod jobs;
 pub mod journal;

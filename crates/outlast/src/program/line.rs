@@ -26,7 +26,7 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let mut definition = command();
     let mut matches = definition.try_get_matches_from_mut(args).map_err(in_our_words)?;
     let word = matches.subcommand_name().unwrap_or_default().to_owned();
-    if word == "completions" {
+    if word == "completions" || word == "man" {
         return Ok(Cli::from_arg_matches(&matches)?);
     }
     let is_typed = |arg: &Arg| {

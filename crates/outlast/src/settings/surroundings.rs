@@ -81,6 +81,12 @@ impl Surroundings {
         }
     }
 
+    /// Returns the files of the name that the PATH has, in its order.
+    pub fn on_path<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+        let directories = self.var("PATH").map(std::env::split_paths).into_iter().flatten();
+        directories.map(move |place| self.directory.join(place).join(name)).filter(|file| file.is_file())
+    }
+
     /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`; `None` if neither variable is set.
     pub fn config_directory(&self) -> Option<PathBuf> {
         self.config_directory.clone()

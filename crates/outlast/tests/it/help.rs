@@ -31,6 +31,7 @@ fn help_is_as_recorded() {
         "ctx",
         "shell-init",
         "doctor",
+        "init",
         "trust",
         "completions",
         "mock",

@@ -101,6 +101,29 @@ fn doctor_names_keys_and_never_shows_them() {
 }
 
 #[test]
+fn doctor_names_another_outlast_of_another_build() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let told = |version: &str| {
+        let other = dir.path().join("venv/bin/outlast");
+        std::fs::create_dir_all(other.parent().unwrap()).unwrap();
+        std::fs::write(&other, format!("#!/bin/sh\necho outlast '{version}'\n")).unwrap();
+        std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let environment = dir.path().join("venv");
+        let done =
+            outlast(dir.path()).args(["doctor", "--json"]).env("VIRTUAL_ENV", environment).assert().success();
+        let told: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+        told["findings"].as_array().unwrap().iter().find(|f| f["what"] == "installed").unwrap().clone()
+    };
+    let unlike = told("0.0.1 (3f2a9c1d04 2026-11-20)");
+    assert!(
+        unlike["told"].as_str().unwrap().ends_with("/venv/bin/outlast is 0.0.1 (3f2a9c1d04 2026-11-20)"),
+        "{unlike}"
+    );
+    assert_eq!(told(outlast_server::version::line())["verdict"], "well");
+}
+
+#[test]
 fn doctor_refuses_a_file_of_keys_that_others_can_read() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

@@ -97,6 +97,14 @@ fn arrows_point_down() {
 }
 
 #[test]
+fn the_page_of_the_installs_says_which_stores_this_version_reads() {
+    let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let (version, format, oldest) = (env!("CARGO_PKG_VERSION"), outlast_store::FORMAT, outlast_store::OLDEST);
+    let row = format!("| {version} | format {format} | formats {oldest} to {format} |");
+    assert!(page.contains(&row), "docs/install.md lacks the row {row}");
+}
+
+#[test]
 fn the_domain_does_no_io() {
     for (path, text) in sources("crates/core") {
         for word in NOT_IN_CORE {
