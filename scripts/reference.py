@@ -5,6 +5,7 @@
 - docs/reference/cli.md: what `outlast COMMAND --help` prints.
 - docs/reference/python.md: signatures and docstrings of the package's public names. The sources are read, not imported.
 - docs/reference/settings.md: its table of settings, between the two marks: the long flags that do not act.
+- docs/reference/outlast.schema.json: the same and the page's other tables, as editors read them.
 """
 
 import argparse
@@ -15,8 +16,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import schema
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
+SCHEMA = PAGES / "outlast.schema.json"
 PACKAGE = ROOT / "crates" / "python" / "python" / "outlast"
 BEGIN, END = "<!-- made by scripts/reference.py -->\n", "<!-- end -->\n"
 
@@ -120,10 +124,9 @@ def flags_set_by(who: str, source: str) -> list[str]:
     return names.replace("\\", " ").split()
 
 
-def settings_table(commands: list[tuple[tuple[str, ...], str]]) -> str:
-    source = rust()
-    never = ["help", "version", *flags_set_by("Typing", source)]
-    anyone = flags_set_by("Anyone", source)
+def settings_rows(commands: list[tuple[tuple[str, ...], str]]) -> dict[tuple[str, str, str, str], list[str]]:
+    """The flags that are settings, each with the commands that have it: key, value, default, what it sets."""
+    never = ["help", "version", *flags_set_by("Typing", rust())]
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     everywhere = {flag.name for flag in flags(commands[0][1])}
     for words, text in commands:
@@ -135,6 +138,11 @@ def settings_table(commands: list[tuple[tuple[str, ...], str]]) -> str:
                 continue
             row = (flag.name, flag.value, flag.default, flag.about)
             rows.setdefault(row, []).append(words[0] if words else "all")
+    return rows
+
+
+def settings_table(rows: dict[tuple[str, str, str, str], list[str]]) -> str:
+    anyone = flags_set_by("Anyone", rust())
     out = ["| key | of | value | default | what it sets |\n|---|---|---|---|---|\n"]
     for (name, value, default, about), of in sorted(rows.items(), key=lambda row: row[0]):
         key = f"`{name.replace('-', '_')}`" + (" (any directory)" if name in anyone else "")
@@ -266,11 +274,12 @@ def pages(outlast: Path) -> dict[Path, str]:
     commands = tree(outlast)
     settings = (PAGES / "settings.md").read_text()
     before, _, rest = settings.partition(BEGIN)
-    after = rest.partition(END)[2]
+    after, rows = rest.partition(END)[2], settings_rows(commands)
     return {
         PAGES / "cli.md": cli_page(commands),
         PAGES / "python.md": python_page(),
-        PAGES / "settings.md": f"{before}{BEGIN}{settings_table(commands)}{END}{after}",
+        PAGES / "settings.md": f"{before}{BEGIN}{settings_table(rows)}{END}{after}",
+        SCHEMA: schema.schema(rows, after),
     }
 
 
