@@ -2,6 +2,8 @@
 # make test              everything that is checked, but for what needs programs of others
 # make test-clients      seven CLI agents, npm's clients, Python's frameworks, the page in Chromium (installs them)
 # make python            the wheel of the Python package, with the `outlast` command in it
+# make dist              every file that is handed out, in dist/: wheel, sdist, tarball, .deb, npm, OCI image, SBOMs, sums
+# make dist-test         each of these files installed, tried, upgraded and removed as it is, in an empty place
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
@@ -22,7 +24,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo program test test-clients python sim power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python dist dist-test sim power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -66,6 +68,15 @@ python: venv
 	@scripts/setup.sh cc
 	$(PYTHON) -m maturin build --release --manifest-path crates/python/Cargo.toml --out $(TARGET)/wheels
 
+# Compiled by one build, with zig for a C compiler: see scripts/dist.py.
+dist: .venv-dist/ready
+	@scripts/setup.sh cc $(if $(wildcard typescript/package.json),npm)
+	@.venv-dist/bin/python scripts/dist.py
+
+dist-test: .venv-demo/ready
+	@scripts/setup.sh npm debootstrap
+	@.venv-demo/bin/python scripts/dist-test.py
+
 # The whole workspace, so that features are the same as in `make test` and nothing is built twice.
 build: | system
 	@[ -e $(OUTLAST) ] || echo "building; the first time this takes some minutes"
@@ -82,7 +93,7 @@ venv: .venv/ready
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-.venv-demo/ready .venv-clients/ready: .venv-%/ready: requirements-%.txt
+.venv-demo/ready .venv-dist/ready .venv-clients/ready: .venv-%/ready: requirements-%.txt
 	@scripts/setup.sh cc venv
 	@echo "making .venv-$*"
 	@python3 -m venv --clear .venv-$*
@@ -90,5 +101,5 @@ venv: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-clients .venv-demo .run
+	rm -rf .venv .venv-clients .venv-demo .venv-dist .run dist
 	cargo clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|tls|npm|chromium|nginx|pgbouncer…
+# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|tls|npm|chromium|nginx|pgbouncer|debootstrap…
 #
 # What is missing is installed from Debian when we are root; else its package is named, and nothing is changed.
 set -euo pipefail
@@ -15,6 +15,7 @@ has() {
     npm) command -v npm >/dev/null && command -v node >/dev/null ;;
     chromium) command -v chromium >/dev/null ;;
     nginx) command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] ;;
+    debootstrap) command -v debootstrap >/dev/null || [ -x /usr/sbin/debootstrap ] ;;
     pgbouncer) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ;;
     *) echo "setup: what is $1?" >&2; exit 2 ;;
     esac
@@ -32,6 +33,7 @@ packages() {
     chromium) echo chromium fonts-dejavu-core ;;
     nginx) echo nginx-light ;;
     pgbouncer) echo pgbouncer ;;
+    debootstrap) echo debootstrap ;;
     esac
 }
 
