@@ -59,7 +59,7 @@ impl Place {
     }
 
     fn reopen(&mut self) {
-        self.objects = Objects::open(&self.objects.directory().to_owned(), false, u64::MAX).unwrap();
+        self.objects = Objects::open(self.objects.directory(), false, u64::MAX).unwrap();
         self.cache = Cache::default();
     }
 
@@ -548,7 +548,7 @@ fn a_limit_stops_the_snapshot_and_keeps_nothing_of_it() {
     let mut place = Place::new();
     place.write("small", "x");
     place.take();
-    place.objects = Objects::open(&place.objects.directory().to_owned(), false, 100_000).unwrap();
+    place.objects = Objects::open(place.objects.directory(), false, 100_000).unwrap();
     let mut random = Random(1);
     place.write("large", (0..200_000).map(|_| random.below(256) as u8).collect::<Vec<u8>>());
     let error = take(&mut place.objects, &place.root, &place.rules, &mut place.cache).unwrap_err();

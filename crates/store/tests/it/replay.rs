@@ -138,7 +138,7 @@ pub fn what_a_connection_gave_back_serves_at_another_server(s: &Stage) {
 /// answer left.
 pub fn what_a_server_was_sending_stays_taken_when_it_goes_on_as_another_instance(s: &Stage) {
     let (one, two) = at_two_servers(s);
-    let new = s.process();
+    let new = s.process("new");
     let (first, second) = (one.call("x"), one.call("x"));
     one.done(first, 10);
     one.done(second, 10);
