@@ -61,9 +61,15 @@ const LIMITS: [(&str, Unit, usize); 4] = [
     ("seconds", Unit::WallMs, 3),
 ];
 
-/// Returns the limits of a budget. Errors: `bad_request` for a value that is not a number from 0, or that has decimals
-/// where only whole numbers make sense.
+/// Returns the limits of a budget. Errors: `bad_request` for a name that is none of them, since a limit that is misspelt
+/// would hold for nothing, for a value that is not a number from 0, or that has decimals where only whole numbers make
+/// sense.
 pub fn limits(budget: &Budget) -> Result<Limits, Error> {
+    if let Some(other) = budget.keys().find(|other| LIMITS.iter().all(|(name, ..)| name != other)) {
+        let other: String = other.chars().take(80).collect();
+        let text = format!("budget: no limit is named {other:?} (wanted tokens, dollars, loops or seconds)");
+        return Err(Error::BadRequest(text));
+    }
     let mut limits = Limits::default();
     for (name, unit, decimals) in LIMITS {
         let Some(raw) = budget.get(name).filter(|raw| raw.get() != "null") else { continue };

@@ -80,8 +80,8 @@ pub async fn served() -> (Rig, Server) {
 async fn a_run_is_created_with_its_budget_and_shown_with_what_it_used() {
     let (_rig, server) = served().await;
     let asked = json!({
-        "name": "research", "metadata": {"team": "search"}, "unknown": [1],
-        "budget": {"tokens": 5000, "dollars": 0.25, "loops": 20, "seconds": 300, "later": true},
+        "name": "research", "metadata": {"team": "search"},
+        "budget": {"tokens": 5000, "dollars": 0.25, "loops": 20, "seconds": 300},
     });
     let created = says(&server, "POST", "/v1/runs", asked, 201).await;
     let id = created["id"].as_str().unwrap();
@@ -149,6 +149,9 @@ async fn what_was_asked_wrongly_is_said_and_creates_nothing() {
         json!({"budget": {"seconds": true}}),
         json!({"metadata": {"a": 1}}),
         json!({"name": 7}),
+        // A field, or a limit, that nobody knows would be a limit that holds for nothing.
+        json!({"unknown": [1]}),
+        json!({"budget": {"dollar": 1}}),
     ] {
         refuses(&server, "POST", "/v1/runs", body, (400, "bad_request")).await;
     }
