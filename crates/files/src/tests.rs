@@ -561,8 +561,8 @@ fn damage_is_told_and_never_restored() {
     let mut place = Place::new();
     place.write("a", "x".repeat(1000));
     let taken = place.take();
-    let pack = fs::read_dir(place.objects.directory()).unwrap().map(|e| e.unwrap().path());
-    let pack = pack.into_iter().find(|path| path.extension() == Some(OsStr::new("pack"))).unwrap();
+    let mut kept = fs::read_dir(place.objects.directory()).unwrap().map(|e| e.unwrap().path());
+    let pack = kept.find(|path| path.extension() == Some(OsStr::new("pack"))).unwrap();
     let mut bytes = fs::read(&pack).unwrap();
     bytes[12] ^= 1;
     fs::write(&pack, bytes).unwrap();

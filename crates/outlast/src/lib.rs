@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod files;
 pub mod guard;
 pub mod logs;
 pub mod loops;
@@ -192,12 +193,39 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             look_after(&*store, &context);
             commands::attach::attach(&*store, &context, &args)
         }
+        Command::Files(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            printed_code(look, |page| commands::files::files(&*store, &args, &context, page))
+        }
+        Command::Undo(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            printed_code(look, |page| commands::files::undo(&*store, &args, &context, page))
+        }
         Command::Rm(args) => {
             let store = context.open(false, Default::default())?;
             serve::proxy_setup::bury(&*store, &*context.clock);
             let directory =
                 |id: &_| Ok(RunDirectory::of(&context.place, id, &context.around)?.path().to_owned());
-            printed(look, |page| commands::rm::rm(&*store, &directory, &args, page))
+            let code = printed(look, |page| commands::rm::rm(&*store, &directory, &args, page))?;
+            files::upkeep::collect(&*store, &context.place)?;
+            Ok(code)
+        }
+        Command::Gc(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            let code = printed(look, |page| commands::gc::gc(&*store, &args, page))?;
+            if !args.dry_run {
+                files::upkeep::collect(&*store, &context.place)?;
+            }
+            Ok(code)
+        }
+        Command::Verify(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            let of_files = files::upkeep::damage(&*store, &context.place)?;
+            printed_code(look, |page| commands::verify::verify(&*store, of_files, &args, page))
         }
         Command::Stop(args) => {
             let store = context.reach()?;
@@ -269,8 +297,6 @@ fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result
         Command::Export(args) => printed(look, |page| commands::export::export(store, &args, page)),
         Command::Snapshot(args) => printed(look, |page| commands::fork::name(store, &args, page)),
         Command::Fork(args) => printed(look, |page| commands::fork::fork(store, by, &args, page)),
-        Command::Gc(args) => printed(look, |page| commands::gc::gc(store, &args, page)),
-        Command::Verify(args) => printed_code(look, |page| commands::verify::verify(store, &args, page)),
         // `dispatch` has taken every other command.
         _ => Err(CliError::usage("this command works on no store", None)),
     }

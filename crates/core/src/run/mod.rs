@@ -191,6 +191,27 @@ pub struct Supervision {
     /// network; `None` if the network is not confined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net: Option<Vec<String>>,
+    /// Files that are kept with the run; `None`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<KeptFiles>,
+}
+
+/// Directory of which snapshots are taken as the run goes on, and which of its files they hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptFiles {
+    /// Absolute path; `None`: the directory that the run works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// Whether files that `.gitignore` names are kept too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignored: bool,
+    /// Patterns of files that are not kept, in the syntax of `.gitignore`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Most bytes that the files of all runs of a store may take; `None`: the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

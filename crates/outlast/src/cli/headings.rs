@@ -4,13 +4,14 @@
 use clap::{Arg, ArgAction, Command};
 
 /// Each heading with its commands, in the order in which they are shown.
-pub const HEADINGS: [(&str, &[&str]); 8] = [
+pub const HEADINGS: [(&str, &[&str]); 9] = [
     ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "mcp", "serve"]),
     ("Look", &["ui", "watch", "ls", "show", "logs", "journal"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),
     ("Jobs", &["jobs", "inspect", "retry", "export"]),
     ("State", &["state", "snapshot", "fork"]),
+    ("Files", &["files", "undo"]),
     ("Loops", &["ctx", "shell-init"]),
     (
         "Upkeep",
@@ -64,7 +65,7 @@ pub fn with_headings(command: Command) -> Command {
 }
 
 /// Options of `outlast run` that most people need, by their long flags.
-const OFTEN: [&str; 16] = [
+const OFTEN: [&str; 17] = [
     "run",
     "new",
     "name",
@@ -79,6 +80,7 @@ const OFTEN: [&str; 16] = [
     "wall",
     "plan",
     "policy",
+    "files",
     "intercept",
     "confine",
 ];

@@ -4,6 +4,7 @@ pub mod approvals;
 pub mod budgets;
 pub mod change;
 pub mod ctx;
+pub mod files;
 pub mod headings;
 pub mod jobs;
 pub mod look;
@@ -29,6 +30,7 @@ pub use self::{
     budgets::{BudgetsArgs, BudgetsVerb},
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
+    files::{FilesArgs, UndoArgs},
     jobs::{
         ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, MigrateArgs, RepairArgs, RetryArgs, RmArgs,
         SnapshotArgs, VerifyArgs,
@@ -113,6 +115,8 @@ pub enum Command {
     Export(ExportArgs),
     Snapshot(SnapshotArgs),
     Fork(ForkArgs),
+    Files(FilesArgs),
+    Undo(UndoArgs),
     Rm(RmArgs),
     Gc(GcArgs),
     Verify(VerifyArgs),

@@ -11,6 +11,7 @@ use outlast_core::{
 
 use super::{
     change::AddArgs,
+    files::{ForceArgs, KeepArgs, ResumeAt},
     shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},
     supervise::SuperviseArgs,
     values::{self, KillAt},
@@ -76,6 +77,8 @@ pub struct RunArgs {
     pub policy: PolicyArgs,
     #[command(flatten)]
     pub supervise: SuperviseArgs,
+    #[command(flatten)]
+    pub keep_files: KeepArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
     /// The command and its arguments
@@ -193,6 +196,11 @@ pub struct ResumeArgs {
     /// Under a limit in usd, refuse a model without a known price (deny), count it as free (free), or charge it at twice the dearest known model whose name begins with the same letters (dearest) [default: as the run was started]
     #[arg(long, value_name = "RULE", value_parser = values::words(Unpriced::ALL, Unpriced::name))]
     pub unpriced: Option<Unpriced>,
+    /// Files with which the agent goes on: as-died touches nothing; last-tool brings back what the last finished tool left; an entry's number, as they were when it began. What is there now is kept
+    #[arg(long, value_name = "WHICH", default_value = "as-died", conflicts_with = "all")]
+    pub files: ResumeAt,
+    #[command(flatten)]
+    pub force: ForceArgs,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]

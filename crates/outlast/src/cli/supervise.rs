@@ -102,6 +102,7 @@ impl SuperviseArgs {
             on_halt: self.on_halt.clone().unwrap_or_default().0,
             intercept: self.intercept || self.confine_net,
             net: self.confine_net.then(|| self.allow_net.clone()),
+            files: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use outlast_core::words::id::RunId;
 
-use super::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand};
+use super::{Command, McpArgs, ServiceVerb, files::FilesVerb, notify::NotifyVerb, state::StateCommand};
 
 /// Command as a row: its name, who may type it, and whether it works over a server.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,11 @@ pub fn verb(command: &Command) -> Verb<'_> {
         Command::Export(_) => ("export", Free, NoRoute("writes a run's results")),
         Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run)), NoRoute("names a snapshot")),
         Command::Fork(_) => ("fork", Persons, Server),
+        Command::Files(args) => {
+            let restores = matches!(args.verb, Some(FilesVerb::Restore(_)));
+            ("files", if_changes(restores), Missing("files are on its machine, and no route reads them"))
+        }
+        Command::Undo(_) => ("undo", Persons, Missing("files are on its machine, and no route reads them")),
         Command::Rm(_) => ("rm", Persons, NoRoute("removes runs")),
         Command::Gc(args) => ("gc", if_changes(!args.dry_run), NoRoute("removes runs")),
         Command::Verify(args) => ("verify", if_changes(args.repair), Missing("no route checks a store")),

@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod evidence;
 pub mod exchange;
 pub mod export;
+pub mod files;
 pub mod fork;
 pub mod gc;
 pub mod init;

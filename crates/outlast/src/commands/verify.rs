@@ -28,7 +28,13 @@ use crate::{
 const PAGE: usize = 1000;
 
 /// Checks the whole store. Returns the exit code: `REFUSED` if damage was found and not repaired.
-pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
+/// `of_files`: what is damaged in the files of its runs.
+pub fn verify(
+    store: &dyn Store,
+    of_files: Vec<String>,
+    args: &VerifyArgs,
+    page: &mut Page,
+) -> Result<u8, CliError> {
     let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
     if args.repair && !damage.is_empty() {
@@ -37,6 +43,7 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
         repaired.extend(damage.into_iter().filter(|line| !again(line)));
         damage = left;
     }
+    damage.extend(of_files);
     let named = store.budgets()?;
     let mut count = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();

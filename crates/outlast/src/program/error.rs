@@ -1,6 +1,7 @@
 //! Errors of commands, each with a stable code, a hint and an exit code.
 
 mod command;
+mod files;
 mod input;
 mod inside;
 mod machine;
@@ -19,6 +20,7 @@ use serde_json::json;
 
 pub use self::{
     command::CommandError,
+    files::FilesError,
     input::InputError,
     inside::{InsideError, TaskRefused},
     machine::MachineError,
@@ -101,6 +103,8 @@ pub enum CliError {
     Inside(#[from] InsideError),
     #[error(transparent)]
     Command(#[from] CommandError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
 }
 
 impl From<clap::Error> for CliError {
@@ -148,6 +152,7 @@ impl CliError {
             CliError::Run(e) => e.fact(),
             CliError::Inside(e) => e.fact(),
             CliError::Command(e) => e.fact(),
+            CliError::Files(e) => e.fact(),
         }
     }
 
@@ -182,6 +187,7 @@ impl CliError {
             CliError::Run(e) => e.hint(),
             CliError::Inside(e) => e.hint().map(Into::into),
             CliError::Command(e) => e.hint(),
+            CliError::Files(e) => e.hint(),
         }
     }
 

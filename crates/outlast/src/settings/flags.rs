@@ -20,15 +20,16 @@ const FLAGS: [(SetBy, &str); 3] = [
     (
         Typing,
         "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as \
-         attempt cd deny digest dry-run failed fork.usd from-snapshot hand-over header header-env help help-all hide id key \
-         kill-at lift loop net older-than open pid reason repair rerun result resume.all reuse-answers rm.tag set-active \
-         set-calls set-loops set-restarts set-tokens set-usd set-wall state-file url withdraw",
+         attempt cd deny digest dry-run failed force fork.usd from-snapshot hand-over header header-env help help-all hide id key \
+         kill-at lift loop net older-than open pid reason repair rerun result resume.all resume.files reuse-answers rm.tag set-active \
+         set-calls set-loops set-restarts set-tokens set-usd set-wall state-file to url withdraw",
     ),
     (
         Owner,
         "active admission admit-wait agent all allow-host allow-net anthropic-base-url api-token-file \
          attempts by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
-         diff divergence drain durability encoding env env-file fail first-byte-timeout follow \
+         diff divergence drain durability encoding env env-file fail files files-exclude files-ignored \
+         files-max first-byte-timeout follow \
          foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout in-doubt \
          input intercept keep latency limit lines listen log loops max-body max-iterations max-lives mcp \
          memory memory-by name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \

@@ -11,7 +11,7 @@ use outlast_core::{
     journal::payload::Payload,
     price::has_family,
     run::{
-        Command, Policy, Prices, Pty, Spec, Supervision, Unpriced, looping::Looping, masks::Masks,
+        Command, KeptFiles, Policy, Prices, Pty, Spec, Supervision, Unpriced, looping::Looping, masks::Masks,
         status::Status,
     },
     store::{Ask as _, Durability, RunFilter, RunView, Store},
@@ -129,7 +129,7 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     if args.named_policy.as_deref().is_some_and(|typed| kept != Some(typed)) {
         say(&format!("{id} exists: it stays under the policy it was begun with (a new run is with --new)"));
     }
-    let typed = Supervision { pty: Pty::Auto, ..args.supervise.supervision() };
+    let typed = Supervision { pty: Pty::Auto, ..supervision(args, context) };
     let kept = view.spec.command.as_ref().map(|command| &command.supervision);
     if !typed.is_usual() && kept.is_none_or(|kept| typed != Supervision { pty: Pty::Auto, ..kept.clone() }) {
         let id = &view.run.id;
@@ -270,7 +270,7 @@ fn create(
         agent: Choice::read(&args.agent).kept(),
         looping,
         stop_at_limit: args.stop_at_limit,
-        supervision: args.supervise.supervision(),
+        supervision: supervision(args, context),
     };
     let both = [args.plan.clone(), budgets::plan(&context.around)?];
     let plan = both.into_iter().flatten().reduce(|typed, kept| typed.under(&kept));
@@ -328,6 +328,16 @@ fn login_words(view: &RunView) -> String {
     let none = view.envelope.limits == Default::default();
     let limits = if none { "no limits (--calls and --wall set some)".to_owned() } else { budget_words(view) };
     format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
+}
+
+/// Returns how the run's processes are held, and which files are kept with it.
+fn supervision(args: &RunArgs, context: &Context) -> Supervision {
+    let files = args.keep_files.kept().map(|kept| {
+        let whole = |directory: &String| context.around.directory().join(directory);
+        let directory = kept.directory.as_ref().map(|name| whole(name).to_string_lossy().into_owned());
+        KeptFiles { directory, ..kept }
+    });
+    Supervision { files, ..args.supervise.supervision() }
 }
 
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.

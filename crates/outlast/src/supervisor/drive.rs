@@ -47,6 +47,7 @@ use super::{
 };
 use crate::{
     agent::{conduct::Conduct, truth::Left},
+    files::keeper::{Keeper, Target},
     mcp::serving::Face,
     notify::Delivering,
     program::{
@@ -167,6 +168,10 @@ struct Driver {
     net: Option<Net>,
     /// Processes of tools of an earlier attempt, which were ended before the next one began.
     strays: Vec<Left>,
+    /// Taker of snapshots of the run's files; `None` if none are kept.
+    files: Option<Keeper>,
+    /// Files that are brought back before the first attempt's agent starts.
+    restore: Option<Target>,
 }
 
 /// Next step after an attempt.

@@ -68,6 +68,7 @@ use crate::{
     cli::{
         BudgetArgs, ResumeArgs, RunArgs,
         change::AddArgs,
+        files::ResumeAt,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
@@ -113,6 +114,9 @@ fn tell_strayed(typed: &[OsString], command: &[String]) {
 
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
+    if args.keep_files.kept().is_some() {
+        crate::files::directory(&context.place)?;
+    }
     let asked =
         TerminalOptions { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
     let role = match Role::of(asked, &context)? {
@@ -191,8 +195,16 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = grace(args.grace_ms);
-        let served =
-            Served { proxy: args.proxy, unpriced: None, grpc, kill_at: args.kill_at, grace, through, show };
+        let served = Served {
+            proxy: args.proxy,
+            unpriced: None,
+            grpc,
+            kill_at: args.kill_at,
+            grace,
+            through,
+            show,
+            files: Default::default(),
+        };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -268,6 +280,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             grace,
             through: None,
             show,
+            files: (args.files, args.force.force),
         };
         go_on(view, node, &keys, served, context)
     })();
@@ -325,6 +338,8 @@ struct Served {
     /// Proxy of the surrounding run if this run is its child; `None` otherwise.
     through: Option<SocketAddr>,
     show: Show,
+    /// Files that are brought back before the agent starts, and paths that are taken against a refusal.
+    files: (ResumeAt, Vec<String>),
 }
 
 /// Drives the run if it can go on: checks halt, command, keys and prices first.

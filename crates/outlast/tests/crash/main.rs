@@ -13,6 +13,7 @@ mod cli_agents;
 mod confined_net;
 mod cut_off;
 mod declared_agents;
+mod files;
 mod fleet;
 mod guardian;
 mod guards;

@@ -61,7 +61,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
         Command::Fork(args) => commands::fork::fork(store, BY, &args, page).map(done),
         Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
-        Command::Verify(args) => commands::verify::verify(store, &args, page),
+        Command::Verify(args) => commands::verify::verify(store, Vec::new(), &args, page),
         other => panic!("not on a store: {other:?}"),
     }
 }

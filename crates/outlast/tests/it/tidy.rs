@@ -22,6 +22,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
         &[
             "outlast-core",
             "outlast-view",
+            "outlast-files",
             "outlast-store",
             "outlast-server",
             "outlast-process",

@@ -102,6 +102,9 @@ impl Story {
         let left = room.saturating_sub(out.len() + asked.len());
         out.extend(self.last_death(left));
         if out.len() + asked.len() < room {
+            out.extend(self.files.iter().map(|line| clean_line(&format!("  {line}"), WIDTH)));
+        }
+        if out.len() + asked.len() < room {
             out.extend(self.divergences().last().map(|line| clean_line(&format!("  {line}"), WIDTH)));
         }
         out.extend(asked);

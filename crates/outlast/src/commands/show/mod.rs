@@ -35,6 +35,10 @@ use crate::{
         session,
     },
     cli::ShowArgs,
+    files::{
+        history::{History, last_call},
+        of_run,
+    },
     loops::task_context::quote,
     program::{
         error::CliError,
@@ -95,9 +99,26 @@ struct Story {
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool::ToolLine>,
+    /// What the run changed in its files; `None` if none are kept, or nothing was changed.
+    files: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
     still_since: Option<Micros>,
     now: Micros,
+}
+
+/// Tells how many paths a run has changed, and how many of them after its last finished tool.
+fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, CliError> {
+    if of_run(view).is_none() {
+        return Ok(None);
+    }
+    let history = History::read(store, view.run.no)?;
+    let (all, after) = history.changed(last_call(store, view)?);
+    let after = match after {
+        0 => String::new(),
+        after => format!(", {after} after the last finished tool"),
+    };
+    Ok((all > 0)
+        .then(|| format!("{} changed{after} → outlast files {}", some(all as i64, "path"), view.run.id)))
 }
 
 /// Reads the run's pending approvals.
@@ -131,6 +152,7 @@ impl Story {
         let tools = journal.tools.iter().map(|e| tool::read(store, no, e));
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
+            files: changed_files(store, &view)?,
             tax: Tax::of(&resume_tax::of_restarts(store, &view, &journal.restarts)?),
             journal,
             evidence,

@@ -4,6 +4,7 @@ use std::io;
 
 use outlast_core::{envelope::Refusal, run::status::Status};
 
+use super::FilesError;
 use crate::program::exit_code::{FAILED, HALTED, REFUSED, UNAVAILABLE};
 use outlast_process::{cgroup, start_error};
 
@@ -64,6 +65,8 @@ pub enum RunError {
     UntilNotRun { command: String, why: String, run: String, iteration: i64 },
     #[error("this run has begun {count} agents with these words in this directory")]
     TooManyAgents { count: u32 },
+    #[error(transparent)]
+    Files(#[from] FilesError),
 }
 
 impl RunError {
@@ -90,6 +93,7 @@ impl RunError {
             RunError::Strays { .. } => ("strays", UNAVAILABLE),
             RunError::UntilNotRun { .. } => ("until_failed", FAILED),
             RunError::TooManyAgents { .. } => ("too_many_agents", REFUSED),
+            RunError::Files(e) => e.fact(),
         }
     }
 
@@ -144,6 +148,7 @@ impl RunError {
                 format!("when it can be run, `outlast resume {run}` judges iteration {iteration} again")
             }
             RunError::TooManyAgents { .. } => "begin a new run".into(),
+            RunError::Files(e) => return e.hint(),
             RunError::NoAttempt | RunError::Supervisor(_) | RunError::Strays { .. } => return None,
         })
     }

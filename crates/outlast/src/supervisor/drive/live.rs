@@ -91,6 +91,9 @@ impl Driver {
 
     pub(super) async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, RunError> {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
+        if let Some(files) = &self.files {
+            files.begin(actor, self.restore.take()).await?;
+        }
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(RunError::NoCgroup)?;
@@ -140,6 +143,9 @@ impl Driver {
         let outcome = outcome?;
         if let Err(e) = self.settle(actor, &outcome).await {
             say(&format!("what became of the agent's tools could not be recorded: {e}"));
+        }
+        if let Some(files) = self.files.as_ref().filter(|_| outcome.by != EndedBy::LostLease) {
+            files.end().await;
         }
         Ok(outcome)
     }

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::store::RunView;
+use outlast_core::{
+    store::{RunView, Store},
+    words::id::Seq,
+};
 use outlast_server::door::{Access, Observer, Proxy, Seen};
 use tokio::{net::TcpListener, sync::mpsc};
 
@@ -19,11 +22,18 @@ use crate::{
         conduct::{AgentCommand, Conduct},
         daemons,
     },
+    cli::files::ResumeAt,
+    files::{
+        Files,
+        history::{History, last_call},
+        keeper::{Keeper, Target},
+        of_run,
+    },
     mcp::serving::Serving,
     notify::Delivering,
     program::{
         context::Context,
-        error::{CliError, MachineError, RunError},
+        error::{CliError, FilesError, MachineError, RunError},
         run_directory::RunDirectory,
         say::say,
     },
@@ -63,7 +73,7 @@ impl Driver {
     /// Prepares everything that the run's attempts share, and begins to serve the run's proxy.
     pub(super) async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy: flags, unpriced: _, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy: flags, unpriced: _, grpc, kill_at, grace, through, show, files } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
@@ -90,8 +100,11 @@ impl Driver {
         config.groups = Some(Arc::new(groups::below_self));
         let (sender, seen) = mpsc::unbounded_channel();
         let capture = Capture::start(store.clone());
+        let (files, restore) = keeper(&view, &context, store.clone(), files)?;
+        let taker = files.clone();
         let observer: Observer = Arc::new(move |s: &Seen| {
             capture.saw(s);
+            taker.iter().for_each(|taker| taker.saw(s));
             // Between attempts nobody reads these.
             let _ = sender.send(s.clone());
         });
@@ -198,12 +211,45 @@ impl Driver {
             interception,
             net,
             strays: Vec::new(),
+            files,
+            restore,
             view,
             node,
             context,
             providers,
         })
     }
+}
+
+/// Starts the taker of snapshots, and finds the files that `asked` means.
+///
+/// Errors: `NotKept` if files are asked for and none are kept; `NoSnapshot`.
+fn keeper(
+    view: &RunView,
+    context: &Context,
+    store: Arc<dyn Store>,
+    (asked, force): (ResumeAt, Vec<String>),
+) -> Result<(Option<Keeper>, Option<Target>), CliError> {
+    let run = || view.run.id.to_string();
+    let Some((kept, command)) = of_run(view) else {
+        return match asked {
+            ResumeAt::AsDied => Ok((None, None)),
+            ResumeAt::LastTool | ResumeAt::Entry(_) => Err(FilesError::NotKept { run: run() }.into()),
+        };
+    };
+    let history = History::read(store.as_ref(), view.run.no)?;
+    let files = Files::open(&context.place, &view.run.id, kept, command, true)?;
+    let (found, when) = match asked {
+        ResumeAt::AsDied => return Ok((Some(Keeper::start(files, store, &history)?), None)),
+        ResumeAt::LastTool => {
+            (history.at_last_tool(last_call(store.as_ref(), view)?), "of its last tool".to_owned())
+        }
+        ResumeAt::Entry(entry) => (history.at(Seq(entry)), format!("of before entry {entry}")),
+    };
+    let snapshot = found.ok_or_else(|| FilesError::NoSnapshot { run: run(), when })?;
+    let last = files.known(store.as_ref(), view.run.no, &history)?;
+    let target = Target { snapshot, last, force };
+    Ok((Some(Keeper::start(files, store, &history)?), Some(target)))
 }
 
 /// Names the background servers of CLI agents that live outside of the run, where its programs may meet them: `program`,

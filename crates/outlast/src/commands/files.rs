@@ -1,0 +1,346 @@
+//! `outlast files`: what a run changed in its files; `outlast undo`: brings them back.
+
+use outlast_core::{
+    run::status::Status,
+    store::{RunView, Store},
+    words::id::{RunId, Seq},
+};
+use outlast_files::{Change, Id, Node, Objects, Restored};
+use serde_json::{Value, json};
+use similar::{ChangeTag, TextDiff};
+
+use crate::{
+    cli::files::{FilesArgs, FilesDiffArgs, FilesRestoreArgs, FilesShowArgs, FilesVerb, UndoArgs, UndoTo},
+    files::{Asked, Files, effects, history::History, of_run},
+    program::{
+        context::Context,
+        error::{CliError, FilesError},
+        exit_code, find,
+    },
+    render::{
+        amount::some,
+        look::{Page, Paint, clean, clean_line},
+        time,
+    },
+};
+
+/// Largest file whose lines are compared.
+const LONGEST: u64 = 1 << 20;
+
+/// Most effects, and most paths of one entry, that are shown to people.
+const SHOWN: usize = 8;
+
+/// A run with its snapshots and their objects.
+struct Opened {
+    view: RunView,
+    history: History,
+    files: Files,
+}
+
+impl Opened {
+    fn new(store: &dyn Store, context: &Context, asked: &str) -> Result<Opened, CliError> {
+        let view = find::run(store, asked)?;
+        let id = &view.run.id;
+        let not_kept = || FilesError::NotKept { run: id.to_string() };
+        let (kept, command) = of_run(&view).ok_or_else(not_kept)?;
+        let history = History::read(store, view.run.no)?;
+        let files = Files::open(&context.place, id, kept, command, false)?;
+        Ok(Opened { history, files, view })
+    }
+
+    /// Returns the snapshot of an entry; `None`: the run's first.
+    fn at(&self, entry: Option<i64>) -> Result<Id, FilesError> {
+        let (found, when) = match entry {
+            Some(entry) => (self.history.at(Seq(entry)), format!("of before entry {entry}")),
+            None => (self.history.steps.first().map(|step| step.kept.snapshot), "yet".into()),
+        };
+        found.ok_or_else(|| FilesError::NoSnapshot { run: self.view.run.id.to_string(), when })
+    }
+
+    fn newest(&self) -> Result<Id, FilesError> {
+        let newest = self.history.newest().map(|step| step.kept.snapshot);
+        let none = || FilesError::NoSnapshot { run: self.view.run.id.to_string(), when: "yet".into() };
+        newest.ok_or_else(none)
+    }
+}
+
+pub fn files(
+    store: &dyn Store,
+    args: &FilesArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    match (&args.verb, &args.run) {
+        (Some(FilesVerb::Diff(args)), _) => diff(store, args, context, page).map(|()| exit_code::OK),
+        (Some(FilesVerb::Show(args)), _) => show(store, args, context, page).map(|()| exit_code::OK),
+        (Some(FilesVerb::Restore(args)), _) => some_files(store, args, context, page),
+        (None, Some(run)) => list(store, run, context, page).map(|()| exit_code::OK),
+        (None, None) => Err(CliError::usage("wanted a run", Some("`outlast ls` lists runs"))),
+    }
+}
+
+/// Prints what changed, a block for each snapshot.
+fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let Opened { view, history, mut files } = Opened::new(store, context, run)?;
+    let objects = &mut files.objects;
+    let offset = time::offset(view.run.created_at);
+    let mut rows = Vec::new();
+    for (index, step) in history.steps.iter().enumerate() {
+        let changes = match history.before(index) {
+            Some(before) => {
+                outlast_files::diff(objects, &before, &step.kept.snapshot).map_err(FilesError::from)?
+            }
+            None => Vec::new(),
+        };
+        let mut told = Vec::new();
+        for change in &changes {
+            told.push(Told::new(objects, change)?);
+        }
+        if page.look.json {
+            let paths: Vec<Value> = told.iter().map(Told::json).collect();
+            rows.push(json!({
+                "entry": step.at.0, "moment": step.kept.moment, "attempt": step.attempt.0,
+                "snapshot": step.kept.snapshot, "late": step.kept.late, "changes": paths,
+            }));
+            continue;
+        }
+        let when = time::cell(step.taken_at, &offset);
+        let what = match index {
+            0 => "as the run began".into(),
+            _ => format!("{} changed", some(told.len() as i64, "path")),
+        };
+        let what = match step.kept.late {
+            true => format!("{what}; taken after its answer: the next tool may have begun"),
+            false => what,
+        };
+        let head = format!("{:>5}  {when}  {:<8}  {what}", step.at.0, step.kept.moment.name());
+        page.line(&page.look.paint(Paint::Strong, &head))?;
+        for told in told.iter().take(SHOWN) {
+            page.line(&format!("       {}", clean_line(&told.line(), 73)))?;
+        }
+        if told.len() > SHOWN {
+            page.line(&format!("       and {} more", told.len() - SHOWN))?;
+        }
+    }
+    if page.look.json {
+        let root = files.root.to_string_lossy();
+        return Ok(page.json(&json!({ "run": view.run.id, "directory": root, "snapshots": rows }))?);
+    }
+    if history.steps.is_empty() {
+        page.line("no snapshot yet")?;
+    }
+    Ok(())
+}
+
+/// A change of one path, for people and programs.
+struct Told {
+    path: String,
+    what: &'static str,
+    /// Lines that were added and removed; `None`: not compared.
+    lines: Option<(usize, usize)>,
+}
+
+impl Told {
+    fn new(objects: &mut Objects, change: &Change) -> Result<Told, FilesError> {
+        let what = match (&change.before, &change.after) {
+            (None, _) => "added",
+            (_, None) => "removed",
+            (Some(Node::File { parts: before, .. }), Some(Node::File { parts: after, .. }))
+                if before == after =>
+            {
+                "mode"
+            }
+            _ if change.is_mode_of_directory() => "mode",
+            _ => "changed",
+        };
+        let lines = match texts(objects, change)? {
+            Some((before, after)) => {
+                let diff = TextDiff::from_lines(&before, &after);
+                let count =
+                    |tag: ChangeTag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
+                Some((count(ChangeTag::Insert), count(ChangeTag::Delete)))
+            }
+            None => None,
+        };
+        let ending =
+            if [&change.after, &change.before].into_iter().flatten().next().is_some_and(Node::is_directory) {
+                "/"
+            } else {
+                ""
+            };
+        Ok(Told { path: format!("{}{ending}", change.shown()), what, lines })
+    }
+
+    fn line(&self) -> String {
+        let lines = match self.lines {
+            Some((added, removed)) if added + removed > 0 => format!("  (+{added} -{removed})"),
+            _ => String::new(),
+        };
+        format!("{:<8} {}{lines}", self.what, self.path)
+    }
+
+    fn json(&self) -> Value {
+        let (added, removed) = self.lines.unzip();
+        json!({ "path": self.path, "what": self.what, "lines_added": added, "lines_removed": removed })
+    }
+}
+
+/// Returns the texts on both sides of a change; `None` where one is no text, is large, or is no file.
+fn texts(objects: &mut Objects, change: &Change) -> Result<Option<(String, String)>, FilesError> {
+    let mut text = |node: &Option<Node>| -> Result<Option<String>, FilesError> {
+        match node {
+            None => Ok(Some(String::new())),
+            Some(Node::File { size, parts, .. }) if *size <= LONGEST => {
+                let bytes = objects.content(parts)?;
+                Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
+            }
+            Some(_) => Ok(None),
+        }
+    };
+    let (before, after) = (text(&change.before)?, text(&change.after)?);
+    Ok(before.zip(after))
+}
+
+fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let mut opened = Opened::new(store, context, &args.run)?;
+    let from = opened.at(args.from)?;
+    let to = args.to.map_or_else(|| opened.newest(), |to| opened.at(Some(to)))?;
+    let objects = &mut opened.files.objects;
+    for change in outlast_files::diff(objects, &from, &to).map_err(FilesError::from)? {
+        let name = clean(&change.shown());
+        match texts(objects, &change)? {
+            Some((before, after)) if before != after => {
+                let side = |there: bool, prefix: &str| match there {
+                    true => format!("{prefix}/{name}"),
+                    false => "/dev/null".to_owned(),
+                };
+                let (old, new) = (side(change.before.is_some(), "a"), side(change.after.is_some(), "b"));
+                let diff = TextDiff::from_lines(&before, &after);
+                let text = diff.unified_diff().context_radius(3).header(&old, &new).to_string();
+                for line in text.lines() {
+                    let paint = match line.as_bytes().first() {
+                        Some(b'+') => Paint::Good,
+                        Some(b'-') => Paint::Bad,
+                        Some(b'@') => Paint::Calm,
+                        _ => Paint::Plain,
+                    };
+                    // What an agent wrote must not write to the terminal.
+                    page.line(&page.look.paint(paint, &clean(line)))?;
+                }
+            }
+            _ => page.line(&clean(&Told::new(objects, &change)?.line()))?,
+        }
+    }
+    Ok(())
+}
+
+fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let mut opened = Opened::new(store, context, &args.run)?;
+    let asked = args.path.rsplit_once('@').and_then(|(path, entry)| Some((path, entry.parse::<i64>().ok()?)));
+    let (path, snapshot) = match asked {
+        Some((path, entry)) => (path, opened.at(Some(entry))?),
+        None => (args.path.as_str(), opened.newest()?),
+    };
+    let objects = &mut opened.files.objects;
+    match outlast_files::at(objects, &snapshot, path.as_bytes()).map_err(FilesError::from)? {
+        Some(Node::File { parts, .. }) => {
+            Ok(page.bytes(&objects.content(&parts).map_err(FilesError::from)?)?)
+        }
+        Some(Node::Link { target }) => Ok(page.bytes(&target)?),
+        _ => {
+            let entry =
+                asked.map_or_else(|| opened.history.newest().map_or(0, |step| step.at.0), |(_, entry)| entry);
+            Err(FilesError::NoPath { path: path.to_owned(), entry }.into())
+        }
+    }
+}
+
+pub fn undo(store: &dyn Store, args: &UndoArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    let to = args.to.unwrap_or(UndoTo::Beginning);
+    bring_back(store, context, &args.run, to, &[], &args.force.force, page)
+}
+
+fn some_files(
+    store: &dyn Store,
+    args: &FilesRestoreArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let to = args.at.map_or(UndoTo::Beginning, UndoTo::Entry);
+    bring_back(store, context, &args.run, to, &args.paths, &args.force.force, page)
+}
+
+fn bring_back(
+    store: &dyn Store,
+    context: &Context,
+    run: &str,
+    to: UndoTo,
+    only: &[String],
+    force: &[String],
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let mut opened = Opened::new(store, context, run)?;
+    let (id, status) = (opened.view.run.id.clone(), opened.view.run.status);
+    if matches!(status, Status::Running | Status::Waiting | Status::Sleeping) {
+        return Err(FilesError::InUse { run: id.to_string(), status }.into());
+    }
+    let begun = opened.history.steps.first().map_or(Seq(1), |step| step.at);
+    let (to, from) = match to {
+        UndoTo::Beginning => (opened.at(None)?, begun),
+        UndoTo::Entry(entry) => (opened.at(Some(entry))?, Seq(entry)),
+        UndoTo::Saved => {
+            let when = "of before an undo".to_owned();
+            let none = || FilesError::NoSnapshot { run: id.to_string(), when };
+            (opened.files.by_hand()?.ok_or_else(none)?.saved, opened.view.run.next_seq)
+        }
+    };
+    let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
+    let restored = opened.files.restore(&Asked { to, last, only, force })?;
+    let effects = effects::since(store, opened.view.run.no, from)?;
+    print(&id, &restored, &effects, page)
+}
+
+fn print(
+    id: &RunId,
+    restored: &Restored,
+    effects: &[effects::Effect],
+    page: &mut Page,
+) -> Result<u8, CliError> {
+    let code = if restored.left.is_empty() { exit_code::OK } else { exit_code::REFUSED };
+    if page.look.json {
+        let changed: Vec<String> = restored.changed.iter().map(Change::shown).collect();
+        page.json(&json!({
+            "run": id, "restored": restored.to, "saved": restored.saved, "changed": changed,
+            "left": restored.left, "not_undone": effects,
+        }))?;
+        return Ok(code);
+    }
+    let count = some(restored.changed.len() as i64, "path");
+    page.line(&format!("{}  {count} brought back", page.look.paint(Paint::Strong, id.as_str())))?;
+    for change in restored.changed.iter().take(SHOWN) {
+        page.line(&format!("  {}", clean_line(&change.shown(), 76)))?;
+    }
+    if restored.changed.len() > SHOWN {
+        page.line(&format!("  and {} more", restored.changed.len() - SHOWN))?;
+    }
+    for path in &restored.left {
+        let why = "left: somebody changed it meanwhile, or files that are not kept are in it";
+        page.line(&format!("  {}  {why}", clean(path)))?;
+    }
+    if !effects.is_empty() {
+        page.line(&format!(
+            "not undone: {} that may have had effects elsewhere",
+            some(effects.len() as i64, "call")
+        ))?;
+        for effect in effects.iter().take(SHOWN) {
+            page.line(&clean_line(
+                &format!("  entry {}  {} {}", effect.entry, effect.tool, effect.input),
+                80,
+            ))?;
+        }
+        if effects.len() > SHOWN {
+            page.line(&format!("  and {} more: `outlast journal {id}`", effects.len() - SHOWN))?;
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,233 @@
+//! Takes snapshots while a run goes on, on a thread of its own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use outlast_core::{
+    engine::{actor::Actor, checkpoint::Checkpoint},
+    journal::payload::Payload,
+    store::{Ask as _, Durability, Store},
+    words::id::{Seq, Slot},
+};
+use outlast_files::{Error, Id, Passed, diff};
+use outlast_server::door::Seen;
+use tokio::sync::oneshot;
+
+use super::{Asked, Files, Kept, Moment, history::History, key};
+use crate::{
+    program::{error::FilesError, say::say},
+    render::amount::some,
+};
+
+/// Sender to the thread that takes a run's snapshots. The thread ends with the last clone.
+#[derive(Clone)]
+pub struct Keeper {
+    orders: mpsc::Sender<Order>,
+    /// Newest call that has its answer.
+    answered: Arc<AtomicI64>,
+}
+
+enum Order {
+    /// An attempt begins: its actor writes the entries from now on.
+    Begin {
+        actor: Actor,
+        restore: Option<Target>,
+        done: oneshot::Sender<Result<(), FilesError>>,
+    },
+    Call(Seq),
+    End {
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// Files with which a run goes on, when they are not left as its last attempt left them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Snapshot that is restored.
+    pub snapshot: Id,
+    /// Newest snapshot of the run before this resumption.
+    pub last: Option<Id>,
+    pub force: Vec<String>,
+}
+
+struct Taking {
+    answered: Arc<AtomicI64>,
+    files: Files,
+    store: Arc<dyn Store>,
+    actor: Option<Actor>,
+    /// Newest snapshot, and the object of its tree.
+    last: Option<(Id, Id)>,
+    /// Message of the last failure, which is said once.
+    failed: Option<String>,
+    /// Whether the limit of bytes was met: nothing more is taken.
+    is_full: bool,
+    said_passed: bool,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub fn start(files: Files, store: Arc<dyn Store>, history: &History) -> std::io::Result<Keeper> {
+        let (sender, orders) = mpsc::channel();
+        let answered = Arc::new(AtomicI64::new(0));
+        let mut taking = Taking {
+            answered: answered.clone(),
+            files,
+            store,
+            actor: None,
+            last: None,
+            failed: None,
+            is_full: false,
+            said_passed: false,
+        };
+        let newest = history.newest().map(|step| step.kept.snapshot);
+        taking.last = newest.and_then(|id| Some((id, taking.files.objects.snapshot(&id).ok()?.tree)));
+        thread::Builder::new().name("files".into()).spawn(move || taking.run(&orders))?;
+        Ok(Keeper { orders: sender, answered })
+    }
+
+    /// Notes a new call: the tree is taken beside it. Never waits.
+    pub fn saw(&self, seen: &Seen) {
+        match seen {
+            Seen::Opened { seq } => {
+                // The thread has ended when the supervisor ends.
+                let _ = self.orders.send(Order::Call(*seq));
+            }
+            Seen::Settled { seq, .. } => {
+                self.answered.fetch_max(seq.0, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the tree before an attempt's agent starts, and restores another where that was asked.
+    ///
+    /// Errors: nothing was restored, or not everything. A snapshot that fails is only said.
+    pub async fn begin(&self, actor: Actor, restore: Option<Target>) -> Result<(), FilesError> {
+        let (done, taken) = oneshot::channel();
+        let _ = self.orders.send(Order::Begin { actor, restore, done });
+        taken.await.unwrap_or_else(|_| Err(std::io::Error::other("the taker of snapshots has ended").into()))
+    }
+
+    /// Takes the tree at an attempt's end. Call it while the attempt is open.
+    pub async fn end(&self) {
+        let (done, taken) = oneshot::channel();
+        let _ = self.orders.send(Order::End { done });
+        let _ = taken.await;
+    }
+}
+
+impl Taking {
+    fn run(&mut self, orders: &mpsc::Receiver<Order>) {
+        let mut next = orders.recv().ok();
+        while let Some(order) = next.take() {
+            match order {
+                Order::Begin { actor, restore, done } => {
+                    self.actor = Some(actor);
+                    self.take(Moment::Begin, None);
+                    let restored = restore.map_or(Ok(()), |target| self.restore(&target));
+                    let _ = done.send(restored);
+                }
+                Order::Call(mut seq) => {
+                    // Calls that came meanwhile share one snapshot, the newest one's.
+                    while let Ok(order) = orders.try_recv() {
+                        match order {
+                            Order::Call(newer) => seq = newer,
+                            other => {
+                                next = Some(other);
+                                break;
+                            }
+                        }
+                    }
+                    self.take(Moment::Call, Some(seq));
+                }
+                Order::End { done } => {
+                    self.take(Moment::End, None);
+                    let _ = done.send(());
+                }
+            }
+            next = next.or_else(|| orders.recv().ok());
+        }
+    }
+
+    /// Takes a snapshot; one that equals the last is not recorded. A failure is said, and the run goes on.
+    fn take(&mut self, moment: Moment, call: Option<Seq>) {
+        if self.is_full {
+            return;
+        }
+        match self.try_take(moment, call) {
+            Ok(()) => self.failed = None,
+            Err(e) => {
+                self.is_full = matches!(e, FilesError::Files(Error::OverLimit { .. }));
+                let text = if self.is_full {
+                    format!("{e}: no more snapshots are taken, and the run goes on")
+                } else {
+                    format!("a snapshot of the files could not be taken: {e}")
+                };
+                if self.failed.as_ref() != Some(&text) {
+                    say(&text);
+                }
+                self.failed = Some(text);
+            }
+        }
+    }
+
+    fn try_take(&mut self, moment: Moment, call: Option<Seq>) -> Result<(), FilesError> {
+        // Until the snapshot is in the journal, nothing else keeps its objects.
+        let _held = self.files.objects.share()?;
+        let taken = self.files.take()?;
+        if !std::mem::replace(&mut self.said_passed, true)
+            && let Some((count, names)) = taken.passed.get(&Passed::Excluded)
+        {
+            let first = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+            let more = if *count > 3 { ", …" } else { "" };
+            say(&format!("{} not kept, as secrets: {first}{more}", some(*count as i64, "file")));
+        }
+        if self.last.is_some_and(|(_, tree)| tree == taken.snapshot.tree) {
+            return Ok(());
+        }
+        self.record(taken.id, taken.snapshot.tree, moment, call)
+    }
+
+    fn record(
+        &mut self,
+        snapshot: Id,
+        tree: Id,
+        moment: Moment,
+        call: Option<Seq>,
+    ) -> Result<(), FilesError> {
+        let Some(actor) = self.actor else { return Ok(()) };
+        let changed = match self.last {
+            Some((last, _)) => diff(&mut self.files.objects, &last, &snapshot)?.len() as u64,
+            None => 0,
+        };
+        let late = call.is_some_and(|seq| self.answered.load(Ordering::Relaxed) >= seq.0);
+        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), changed, late };
+        let value = Payload::encode(&serde_json::to_vec(&kept).unwrap_or_default());
+        let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name: key(), value };
+        self.store.run_verb(checkpoint, Durability::Synced)?;
+        self.last = Some((snapshot, tree));
+        Ok(())
+    }
+
+    fn restore(&mut self, target: &Target) -> Result<(), FilesError> {
+        let asked = Asked { to: target.snapshot, last: target.last, only: &[], force: &target.force };
+        let restored = self.files.restore(&asked)?;
+        let tree = self.files.objects.snapshot(&target.snapshot)?.tree;
+        self.record(target.snapshot, tree, Moment::Restored, None)?;
+        say(&format!(
+            "{} restored; what was there before is kept as snapshot {}",
+            some(restored.changed.len() as i64, "path"),
+            &restored.saved.to_string()[..12]
+        ));
+        match restored.left.is_empty() {
+            true => Ok(()),
+            false => Err(FilesError::Left { paths: restored.left }),
+        }
+    }
+}

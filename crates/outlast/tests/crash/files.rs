@@ -1,0 +1,161 @@
+//! Stories of the files that are kept with a run: they come back as a tool, an entry or the run's beginning left them.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
+
+use crate::{
+    agents::{script, shell},
+    bed::{Bed, until},
+};
+
+/// Contents of a directory's files, by path; what a link says, for a link.
+fn tree(at: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(at).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_symlink() {
+            found.insert(name, fs::read_link(&path).unwrap().to_str().unwrap().to_owned());
+        } else if path.is_dir() {
+            found.extend(tree(&path).into_iter().map(|(below, text)| (format!("{name}/{below}"), text)));
+        } else {
+            found.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+    found
+}
+
+/// Asks, writes, asks again, and kills its supervisor in the middle of the next file. The second life only tells what
+/// it found.
+const HALF: &str = r#"
+import json, os, signal, time, urllib.request
+def ask(text):
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]}
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+if os.path.exists("../first"):
+    with open("../found", "w") as found: found.write(",".join(sorted(os.listdir("."))) + "\n")
+else:
+    open("../first", "w").close()
+    ask("plan")
+    with open("notes", "a") as notes: notes.write("two\n")
+    ask("go on")
+    open("../asked", "w").close()
+    while not os.path.exists("../go"): time.sleep(0.01)
+    with open("draft", "w") as draft: draft.write("half a dra")
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+"#;
+
+#[test]
+fn a_resumption_begins_with_the_files_of_the_last_finished_tool() {
+    let bed = Bed::new();
+    bed.write("work/notes", "one\n");
+    let agent = bed.start(script(&bed, &["--run", "r", "--files"], HALF, &[]));
+    bed.until_file("asked");
+    let moments = || -> Vec<String> {
+        let snapshots = bed.json(&["files", "r"])["snapshots"].as_array().unwrap().clone();
+        snapshots.iter().map(|s| s["moment"].as_str().unwrap().to_owned()).collect()
+    };
+    until("the snapshot beside the second call", || (moments() == ["begin", "call"]).then_some(()));
+    bed.write("go", "");
+    agent.done().code(137);
+    assert_eq!(bed.text("work/draft"), "half a dra");
+    bed.does(&["resume", "r", "--files", "last-tool"]).code(0).tells(&["1 path restored"]);
+    assert_eq!(bed.text("found"), "notes\n", "the half file is gone before the agent starts");
+    assert_eq!(bed.text("work/notes"), "one\ntwo\n");
+    assert_eq!(moments(), ["begin", "call", "begin", "restored"]);
+    let half = bed.json(&["files", "r"])["snapshots"][2].clone();
+    assert_eq!(half["changes"][0]["path"], "draft");
+    let kept = format!("draft@{}", half["entry"]);
+    bed.does(&["files", "show", "r", &kept]).code(0).tells(&["half a dra"]);
+    bed.does(&["files", "diff", "r"]).code(0).tells(&["--- a/notes", "+++ b/notes", "+two"]);
+    bed.does(&["show", "r"]).code(0).tells(&["changed", "outlast files r"]);
+    bed.does(&["verify"]).code(0);
+}
+
+#[test]
+fn an_undo_brings_back_what_the_run_changed_and_is_taken_back() {
+    let bed = Bed::without_mock();
+    let work = bed.path("work");
+    fs::create_dir(work.join("out")).unwrap();
+    bed.write("work/.gitignore", "out/\n");
+    bed.write("work/out/results", "1 GB of outputs");
+    bed.write("work/.env", "SECRET=1");
+    bed.write("work/kept", "as it was");
+    symlink("kept", work.join("link")).unwrap();
+    let before = tree(&work);
+    let line = "rm link kept; mkdir kept new; echo x > kept/a; echo y > new/b; echo z >> .env; ln -s / link";
+    bed.run(shell(&bed, &["--run", "r", "--files"], line))
+        .code(0)
+        .tells(&["1 file not kept, as secrets: .env"]);
+    let after = tree(&work);
+    bed.does(&["undo", "r"]).code(0).tells(&["brought back", "new/b"]);
+    let mut undone = before.clone();
+    undone.insert(".env".into(), "SECRET=1z\n".into());
+    assert_eq!(tree(&work), undone);
+    assert!(!work.join("new").exists());
+    bed.does(&["undo", "r", "--to", "saved"]).code(0);
+    assert_eq!(tree(&work), after);
+}
+
+#[test]
+fn what_a_person_has_changed_since_is_refused_by_name() {
+    let bed = Bed::without_mock();
+    bed.write("work/a", "1");
+    bed.write("work/b", "1");
+    bed.run(shell(&bed, &["--run", "r", "--files"], "echo 2 > a; echo 2 > b")).code(0);
+    bed.write("work/b", "a person's");
+    bed.does(&["undo", "r"]).code(1).tells(&["changed after the run's last snapshot: b", "--force b"]);
+    assert_eq!((bed.text("work/a"), bed.text("work/b")), ("2\n".into(), "a person's".into()));
+    bed.does(&["files", "restore", "r", "a"]).code(0);
+    assert_eq!((bed.text("work/a"), bed.text("work/b")), ("1".into(), "a person's".into()));
+    bed.does(&["undo", "r", "--force", "b"]).code(0);
+    assert_eq!(bed.text("work/b"), "1");
+    bed.does(&["undo", "r", "--to", "saved"]).code(0);
+    assert_eq!(bed.text("work/b"), "a person's");
+}
+
+/// A disaster of others: one stash for all worktrees, so that one agent's undo took another's work.
+#[test]
+fn two_runs_side_by_side_have_files_of_their_own() {
+    let bed = Bed::without_mock();
+    for name in ["one", "two"] {
+        fs::create_dir(bed.path(&format!("work/{name}"))).unwrap();
+        bed.write(&format!("work/{name}/file"), "as it was");
+        let directory = format!("--files={name}");
+        let line = format!("echo {name} > {name}/file");
+        bed.run(shell(&bed, &["--run", name, &directory], &line)).code(0);
+    }
+    bed.does(&["undo", "one"]).code(0);
+    assert_eq!(bed.text("work/one/file"), "as it was");
+    assert_eq!(bed.text("work/two/file"), "two\n");
+}
+
+#[test]
+fn a_deleted_run_frees_its_files_and_leaves_those_of_others() {
+    let bed = Bed::without_mock();
+    for run in ["r", "s"] {
+        let line = format!("head -c 100000 /dev/urandom | base64 > {run}");
+        bed.run(shell(&bed, &["--run", run, "--files"], &line)).code(0);
+    }
+    bed.run(shell(&bed, &["--run", "newest"], "true")).code(0);
+    let size = || -> u64 {
+        let files = fs::read_dir(bed.path("state/runs.db.files")).unwrap();
+        files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = size();
+    bed.does(&["rm", "s"]).code(0);
+    assert!(size() + 90_000 < before, "{} of {before} bytes are left", size());
+    bed.does(&["verify"]).code(0);
+    assert_eq!(bed.does(&["files", "show", "r", "r"]).code(0).text, bed.text("work/r"));
+}
+
+#[test]
+fn files_are_refused_where_they_cannot_be_kept() {
+    let bed = Bed::without_mock();
+    let store = "postgres://nobody@127.0.0.1:1/none";
+    bed.does(&["--store", store, "run", "--files", "--", "true"]).code(2).tells(&["is a database"]);
+    bed.run(shell(&bed, &["--run", "r"], "true")).code(0);
+    bed.does(&["undo", "r"]).code(1).tells(&["no files are kept with run r", "outlast run --files"]);
+}
