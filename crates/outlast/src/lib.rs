@@ -147,6 +147,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             }
             on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, look)
         }
+        Command::Fork(ref args) if args.into.is_some() => {
+            let store = context.open(false, Default::default())?;
+            printed(look, |page| commands::fork::fork_into(&*store, &by, args, &context, page))
+        }
         Command::Retry(RetryArgs { ref job, .. })
         | Command::Export(ExportArgs { ref job, .. })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
@@ -296,7 +300,7 @@ fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result
         Command::Retry(args) => printed(look, |page| commands::retry::retry(store, by, &args, page)),
         Command::Export(args) => printed(look, |page| commands::export::export(store, &args, page)),
         Command::Snapshot(args) => printed(look, |page| commands::fork::name(store, &args, page)),
-        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, by, &args, page)),
+        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, by, &args, page).map(drop)),
         // `dispatch` has taken every other command.
         _ => Err(CliError::usage("this command works on no store", None)),
     }

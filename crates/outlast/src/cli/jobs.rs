@@ -1,6 +1,8 @@
 //! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`, `repair`,
 //! `migrate`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::values;
@@ -162,15 +164,21 @@ pub struct SnapshotArgs {
 /// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
+    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z\n  outlast fork nightly --at 12 --into ../nightly-again"
 )]
 pub struct ForkArgs {
     /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
     #[arg(value_name = "RUN|JOB|FILE.jsonl")]
     pub run: String,
     /// Point to continue from: a snapshot's name, an attempt's number (its end is used), or a time
-    #[arg(long, value_name = "NAME|ATTEMPT|TIME")]
-    pub from_snapshot: String,
+    #[arg(long, value_name = "NAME|ATTEMPT|TIME", required_unless_present = "at")]
+    pub from_snapshot: Option<String>,
+    /// Entry to continue from: it is the last one that is shared
+    #[arg(long, value_name = "ENTRY", conflicts_with = "from_snapshot")]
+    pub at: Option<i64>,
+    /// Directory that the fork works in, with the run's files as they were when the entry began; it is made, or is empty. For runs of `outlast run --files`
+    #[arg(long, value_name = "DIR", requires = "at")]
+    pub into: Option<PathBuf>,
     /// The fork's id; by default built from the other run's id and the point
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,

@@ -87,7 +87,10 @@ pub fn verb(command: &Command) -> Verb<'_> {
         Command::Retry(_) => ("retry", Persons, Server),
         Command::Export(_) => ("export", Free, NoRoute("writes a run's results")),
         Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run)), NoRoute("names a snapshot")),
-        Command::Fork(_) => ("fork", Persons, Server),
+        Command::Fork(args) => {
+            let missing = Missing("files are on its machine, and no route reads them");
+            ("fork", Persons, if args.into.is_some() { missing } else { Server })
+        }
         Command::Files(args) => {
             let restores = matches!(args.verb, Some(FilesVerb::Restore(_)));
             ("files", if_changes(restores), Missing("files are on its machine, and no route reads them"))

@@ -1,21 +1,32 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
+use std::fs;
+
 use outlast_core::{
-    engine::{act::InName, run::fork::Snapshot},
+    engine::{
+        act::InName,
+        run::{fork::Snapshot, limits::Amend},
+    },
     envelope::unit::{Limits, Unit},
     reads::{
         self,
         forks::{Point, id_of, prepare},
     },
+    run::KeptFiles,
     store::{Ask, Durability, RunView, Store},
-    words::id::{AttemptNo, RunId},
+    words::id::{AttemptNo, RunId, RunNo, Seq},
 };
 use outlast_view::Fork;
 use serde_json::json;
 
 use crate::{
     cli::{ForkArgs, SnapshotArgs},
-    program::{error::CliError, find, jsonl},
+    files::{Asked, Files, history::History, of_run},
+    program::{
+        context::Context,
+        error::{CliError, FilesError},
+        find, jsonl,
+    },
     render::{
         amount::some,
         look::{self, Page, Paint},
@@ -34,9 +45,60 @@ pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(
     Ok(page.line(&format!("  → outlast fork {} --from-snapshot {}", view.run.id, look::clean(&args.name)))?)
 }
 
-pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<(), CliError> {
+/// Creates a fork with the files of its point, in a directory of its own.
+///
+/// Files come first: if they cannot be had, there is no fork. Typed again after a kill, it goes on.
+pub fn fork_into(
+    store: &dyn Store,
+    by: &str,
+    args: &ForkArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let (Some(into), Some(at)) = (&args.into, args.at.map(Seq)) else {
+        return Err(CliError::usage("--into wants --at ENTRY", None));
+    };
+    let view = find::run(store, &args.run)?;
+    let run = || view.run.id.to_string();
+    let not_kept = || FilesError::NotKept { run: run() };
+    let (kept, command) = of_run(&view).ok_or_else(not_kept)?;
+    let when = format!("of before entry {at}");
+    let snapshot = History::read(store, view.run.no)?.at(at);
+    let snapshot = snapshot.ok_or_else(|| FilesError::NoSnapshot { run: run(), when })?;
+    let into = context.around.directory().join(into);
+    fs::create_dir_all(&into)?;
+    let directory = into.canonicalize()?.to_string_lossy().into_owned();
+    let there = KeptFiles { directory: Some(directory.clone()), ..kept.clone() };
+    let mut files = Files::open(&context.place, &view.run.id, &there, command, false)?;
+    let is_empty = fs::read_dir(&into)?.next().is_none();
+    let wanted = files.objects.snapshot(&snapshot).map_err(FilesError::from)?.tree;
+    if !is_empty && files.take()?.snapshot.tree != wanted {
+        return Err(CliError::usage(format!("{directory} is not empty"), Some("name another directory")));
+    }
+    let restored = files.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })?;
+    let no = fork(store, by, args, page)?;
+    let mut fork = find::view(store, no)?;
+    if let Some(command) = &mut fork.spec.command {
+        match &mut command.supervision.files {
+            Some(KeptFiles { directory: Some(other), .. }) => *other = directory,
+            _ => command.directory = directory,
+        }
+    }
+    store.ask(Amend { run: no, spec: fork.spec, unpriced: None }, Durability::Synced).wait()?;
+    if !page.look.json {
+        let count = some(restored.changed.len() as i64, "path");
+        page.line(&format!("  {count} as of entry {at} in {}", look::clean(&into.to_string_lossy())))?;
+    }
+    Ok(())
+}
+
+/// Creates a fork, prints it and returns its number.
+pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<RunNo, CliError> {
     let view = meant(store, &args.run)?;
-    let point = point(store, &view, &args.from_snapshot)?;
+    let point = match (args.at, &args.from_snapshot) {
+        (Some(at), _) => Point::Seq(Seq(at)),
+        (None, word) => point(store, &view, word.as_deref().unwrap_or_default())?,
+    };
     let usage = |message: String| CliError::usage(message, Some("give the fork an id with --id"));
     let id = match &args.id {
         Some(id) => RunId::new(id).map_err(|e| usage(e.to_string()))?,
@@ -48,7 +110,8 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     let (origin, has_command) = (fork.origin, fork.spec.command.is_some());
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     if page.look.json {
-        return Ok(page.json(&Fork::new(id, &view.run.id, origin, started.created))?);
+        page.json(&Fork::new(id, &view.run.id, origin, started.created))?;
+        return Ok(started.run);
     }
     let strong = page.look.paint(Paint::Strong, id.as_str());
     let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
@@ -57,7 +120,7 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     if has_command {
         page.line(&format!("  → outlast resume {id}"))?;
     }
-    Ok(())
+    Ok(started.run)
 }
 
 /// Finds the job that has this name, or else the run.

@@ -59,7 +59,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Retry(args) => commands::retry::retry(store, BY, &args, page).map(done),
         Command::Export(args) => commands::export::export(store, &args, page).map(done),
         Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
-        Command::Fork(args) => commands::fork::fork(store, BY, &args, page).map(done),
+        Command::Fork(args) => commands::fork::fork(store, BY, &args, page).map(drop).map(done),
         Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
         Command::Verify(args) => commands::verify::verify(store, Vec::new(), &args, page),
         other => panic!("not on a store: {other:?}"),
