@@ -25,6 +25,7 @@ pub mod rates;
 pub mod refused;
 pub mod shares;
 pub mod taken;
+pub mod throttle;
 pub mod unrecorded;
 pub mod waiters;
 

@@ -39,7 +39,7 @@ pub type Parts = BTreeMap<String, Part>;
 struct Upstream {
     /// All calls of the upstream, under the configured rate.
     all: Lane,
-    /// Calls of each account, under the limits that the provider reports.
+    /// Calls of each account, under the limits that the provider reports or enforces.
     told: HashMap<Account, Lane>,
 }
 
@@ -114,9 +114,10 @@ impl fmt::Display for Why {
 pub struct Turn {
     wants: Arc<Wants>,
     ticket: Ticket,
-    /// Ticket and counted tokens in the lane of the account, where the provider has reported limits.
-    told: Option<(Ticket, u64)>,
-    left: bool,
+    /// Ticket and counted tokens in the lane of the account.
+    told: (Ticket, u64),
+    /// Time at which the newest try left; `None` before.
+    left_at_ms: Option<u64>,
 }
 
 impl Rates {
@@ -129,29 +130,26 @@ impl Rates {
         now_ms: u64,
     ) -> (Result<Turn, Later>, Vec<ConnectionId>) {
         let (rate, full) = self.rates(wants);
-        let Upstream { all, told } = self.upstream(&wants.upstream);
+        let Upstream { all, told } = self.upstream(&wants.upstream, now_ms);
         all.set_rate(rate, full);
-        let mut told = told.get_mut(&wants.account);
+        let told = told.entry(wants.account.clone()).or_default();
         let likely = wants.input_bound / BYTES_A_TOKEN;
-        let account = told.as_mut().map(|lane| lane.may_go(who, likely, now_ms));
         let later = |after_ms, why| Err(Later { after_ms, why });
-        match (all.may_go(who, wants.bound, now_ms), account) {
+        match (all.may_go(who, wants.bound, now_ms), told.may_go(who, likely, now_ms)) {
             (Err(ms), _) => {
                 all.line_up(who);
-                let next = told.and_then(|lane| lane.leave(who));
                 let why = if rate == wants.rate { Why::Configured(rate) } else { Why::Share(rate) };
-                (later(ms, why), next.into_iter().collect())
+                (later(ms, why), told.leave(who).into_iter().collect())
             }
-            (Ok(()), Some(Err(ms))) if ms <= wants.patience_ms => {
-                told.into_iter().for_each(|lane| lane.line_up(who));
+            (Ok(()), Err(ms)) if ms <= wants.patience_ms => {
+                told.line_up(who);
                 (later(ms, Why::Told), all.leave(who).into_iter().collect())
             }
             (Ok(()), _) => {
                 let ticket = all.go(wants.bound, now_ms);
-                let next = all.leave(who).into_iter().chain(told.as_mut().and_then(|lane| lane.leave(who)));
-                let next = next.collect();
-                let told = told.map(|lane| (lane.go(likely, now_ms), likely));
-                (Ok(Turn { wants: wants.clone(), ticket, told, left: false }), next)
+                let next = all.leave(who).into_iter().chain(told.leave(who)).collect();
+                let told = (told.go(likely, now_ms), likely);
+                (Ok(Turn { wants: wants.clone(), ticket, told, left_at_ms: None }), next)
             }
         }
     }
@@ -165,32 +163,32 @@ impl Rates {
         all.leave(who).into_iter().chain(told).collect()
     }
 
-    /// Records the limits that the provider reported in its answer to a call.
-    pub fn learn(&mut self, wants: &Wants, levels: Levels, now_ms: u64) {
-        if levels == Levels::default() {
-            return;
+    /// Records the limits that the provider reported in its answer to the turn's call.
+    pub fn learn(&mut self, turn: &Turn, levels: Levels, now_ms: u64) {
+        let lane =
+            self.upstreams.get_mut(&turn.wants.upstream).and_then(|u| u.told.get_mut(&turn.wants.account));
+        if let (Some(lane), Some(left_ms)) = (lane, turn.left_at_ms) {
+            lane.tell(levels, left_ms, now_ms);
         }
-        let told = &mut self.upstream(&wants.upstream).told;
-        if told.len() >= MANY {
-            told.retain(|_, lane| !lane.is_idle(now_ms));
-        }
-        told.entry(wants.account.clone()).or_default().tell(levels, now_ms);
     }
 
     /// Notes that the call is sent upstream. A call that is sent once more is counted once more, without waiting.
     pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
-        let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
-        if std::mem::replace(&mut turn.left, true) {
+        let Some(Upstream { all, told }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
+        let told = told.entry(turn.wants.account.clone()).or_default();
+        if turn.left_at_ms.replace(now_ms).is_some() {
             all.used(turn.ticket, 0);
             turn.ticket = all.go(turn.wants.bound, now_ms);
+            turn.told.0 = told.go(turn.told.1, now_ms);
         }
         all.leaves(turn.ticket, now_ms);
+        told.leaves(turn.told.0, now_ms);
     }
 
     /// Ends a turn with the tokens that the call used. `None`: the usage is unknown, and the call keeps counting with
     /// its bound.
     pub fn over(&mut self, turn: Turn, tokens: Option<u64>) {
-        if !turn.left {
+        if turn.left_at_ms.is_none() {
             self.give_back(turn);
         } else if let (Some(tokens), Some(upstream)) = (tokens, self.upstreams.get_mut(&turn.wants.upstream))
         {
@@ -202,9 +200,8 @@ impl Rates {
     pub fn give_back(&mut self, turn: Turn) {
         let Some(upstream) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         upstream.all.take_back(turn.ticket, turn.wants.bound);
-        let lane = upstream.told.get_mut(&turn.wants.account);
-        if let (Some(lane), Some((ticket, tokens))) = (lane, turn.told) {
-            lane.take_back(ticket, tokens);
+        if let Some(lane) = upstream.told.get_mut(&turn.wants.account) {
+            lane.take_back(turn.told.0, turn.told.1);
         }
     }
 
@@ -226,8 +223,12 @@ impl Rates {
         (whole.at_most(&part.now).rate(), whole.at_most(&part.full).rate())
     }
 
-    fn upstream(&mut self, name: &str) -> &mut Upstream {
-        self.upstreams.entry(name.to_owned()).or_default()
+    fn upstream(&mut self, name: &str, now_ms: u64) -> &mut Upstream {
+        let upstream = self.upstreams.entry(name.to_owned()).or_default();
+        if upstream.told.len() >= MANY {
+            upstream.told.retain(|_, lane| !lane.is_idle(now_ms));
+        }
+        upstream
     }
 }
 
@@ -308,8 +309,13 @@ mod tests {
     fn what_a_provider_tells_holds_for_that_key_and_model_and_not_for_hours() {
         let mut rates = Rates::default();
         let level = |reset_ms| Some(Level { remaining: 0, limit: None, reset_ms });
-        let none_left = |reset_ms| Levels { requests: level(reset_ms), ..Levels::default() };
-        rates.learn(&wants("", "m"), none_left(30_000), 0);
+        let reports = |rates: &mut Rates, wants: &Arc<Wants>, reset_ms| {
+            let mut turn = rates.turn(B, wants, 0).0.unwrap();
+            rates.leaves(&mut turn, 0);
+            rates.learn(&turn, Levels { requests: level(reset_ms), ..Levels::default() }, 0);
+            rates.over(turn, None);
+        };
+        reports(&mut rates, &wants("", "m"), 30_000);
         let refused = rates.turn(A, &wants("", "m"), 0).0;
         assert_eq!(refused.err().unwrap().why.to_string(), "the rate limit that it tells");
         assert!(rates.turn(A, &wants("", "other"), 0).0.is_ok());
@@ -317,7 +323,7 @@ mod tests {
             Arc::new(Wants { account: (Some(Digest([1; 32])), "m".into()), ..(*wants("", "m")).clone() });
         assert!(rates.turn(A, &other, 0).0.is_ok());
         // Longer than anybody would wait: the provider says so itself.
-        rates.learn(&other, none_left(100_000), 0);
+        reports(&mut rates, &other, 100_000);
         assert!(rates.turn(A, &other, 0).0.is_ok());
     }
 }

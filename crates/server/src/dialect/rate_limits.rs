@@ -11,15 +11,14 @@ const FARTHEST_MS: i64 = 120_000;
 /// Reads the rate limits from the headers of an answer with HTTP `status`.
 ///
 /// Understands OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others also send, and
-/// Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait means that nothing is
-/// left until then.
+/// Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a long time to wait is no refusal for a rate.
 pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
     let requests = openai(says, "requests").or_else(|| anthropic(says, "requests"));
     let tokens = openai(says, "tokens")
         .or_else(|| anthropic(says, "input-tokens"))
         .or_else(|| anthropic(says, "tokens"));
-    let wait = || says.retry_after().map(|at| at.ms_since(says.now)).filter(|ms| *ms <= FARTHEST_MS);
-    let refuses_ms = (status == 429).then(wait).flatten().and_then(|ms| u64::try_from(ms).ok());
+    let wait_ms = says.retry_after().map_or(0, |at| at.ms_since(says.now).max(0));
+    let refuses_ms = u64::try_from(wait_ms).ok().filter(|_| status == 429 && wait_ms <= FARTHEST_MS);
     Levels { requests, tokens, refuses_ms }
 }
 
@@ -100,6 +99,7 @@ mod tests {
         check(200, &[("anthropic-ratelimit-requests-reset", "2026-11-20T07:00:00Z")], Levels::default());
         let refuses = |ms| Levels { refuses_ms: ms, ..Levels::default() };
         check(429, &[("retry-after", "7")], refuses(Some(7_000)));
+        check(429, &[], refuses(Some(0)));
         check(429, &[("retry-after", "3600")], refuses(None));
         check(503, &[("retry-after", "7")], refuses(None));
     }

@@ -128,8 +128,8 @@ impl Desk {
     }
 
     pub(super) fn told(&mut self, key: Key, levels: Levels, at: At) {
-        if let Some(live) = self.exchanges.get(&key) {
-            self.shared.rates.learn(&live.wants, levels, at.now_ms);
+        if let Some(turn) = self.exchanges.get(&key).and_then(|live| live.turn.as_ref()) {
+            self.shared.rates.learn(turn, levels, at.now_ms);
         }
     }
 }
