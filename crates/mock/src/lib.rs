@@ -39,6 +39,7 @@ mod options;
 mod outage;
 mod plan;
 mod provider;
+mod rate_limit;
 mod refusal;
 mod request;
 mod response;
@@ -65,6 +66,7 @@ pub use self::{
     outage::Outages,
     plan::Window,
     provider::Received,
+    rate_limit::RateLimit,
     value::{BadOption, FixedUsage},
 };
 

@@ -7,6 +7,7 @@ use http::StatusCode;
 use super::{
     outage::Outages,
     plan::Window,
+    rate_limit::RateLimit,
     value::{BadOption, FixedUsage, error_status},
 };
 
@@ -24,6 +25,8 @@ pub struct Options {
     /// Seed that decides which requests `fail` hits: the same seed hits the same places in a sequence of
     /// requests.
     pub seed: u64,
+    /// Rate at which calls are taken; `None`: no limit.
+    pub rate_limit: Option<RateLimit>,
     /// Phases of good and bad health, one after another from the provider's start.
     pub outages: Outages,
     /// Windows of the plan that all calls are on. None: calls are on no plan.

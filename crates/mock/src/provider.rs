@@ -31,6 +31,7 @@ use super::{
     options::{Encoding, Options},
     outage::Course,
     plan::{Plan, ReportedUse, Used},
+    rate_limit::Bucket,
     refusal::{MAX_BODY, Refusal},
     request::{self, Dialect, Request},
     response::{json, refuse, write},
@@ -65,6 +66,7 @@ pub(super) struct Provider {
     drawn: AtomicU64,
     counts: Mutex<Counts>,
     plan: Mutex<Plan>,
+    bucket: Option<Mutex<Bucket>>,
     /// Start of the cache's clock. Tests that pause tokio's time move it.
     began: Instant,
     received: Option<Mutex<Vec<Received>>>,
@@ -93,6 +95,7 @@ impl Provider {
         let counts = Mutex::default();
         let course = Course::begin(options.outages.clone());
         let options_plan = options.plan.clone();
+        let bucket = options.rate_limit.map(|limit| Mutex::new(Bucket::full(limit)));
         Ok(Self {
             options,
             course,
@@ -100,6 +103,7 @@ impl Provider {
             drawn: AtomicU64::new(0),
             counts,
             plan: Mutex::new(Plan::begin(options_plan)),
+            bucket,
             began: Instant::now(),
             received: None,
         })
@@ -208,7 +212,9 @@ impl Provider {
         if let Some(status) = self.options.failure(self.drawn.fetch_add(1, Ordering::Relaxed)) {
             return Err(Refusal::ByChance(status));
         }
-
+        if let Some(bucket) = &self.bucket {
+            lock(bucket).take(Instant::now()).map_err(Refusal::RateLimit)?;
+        }
         if let Some(limit) = lock(&self.plan).refuses() {
             return Err(Refusal::UsageLimit(limit));
         }

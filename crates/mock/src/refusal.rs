@@ -20,6 +20,9 @@ pub(super) enum Refusal {
     NoCredit,
     #[error("refused by chance, as the provider was started to do")]
     ByChance(StatusCode),
+    /// The rate limit is reached. The next call is taken after this time.
+    #[error("the rate limit has been reached")]
+    RateLimit(Duration),
     /// A plan's usage limit is reached, which ends after this time.
     #[error("the usage limit has been reached")]
     UsageLimit(Duration),
@@ -50,7 +53,7 @@ impl Refusal {
             Self::Asked(status) | Self::ByChance(status) | Self::Outage(status) => *status,
             Self::BadKey => StatusCode::UNAUTHORIZED,
             Self::NoCredit => StatusCode::PAYMENT_REQUIRED,
-            Self::UsageLimit(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::UsageLimit(_) | Self::RateLimit(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Bad(_) => StatusCode::BAD_REQUEST,
             Self::NoCredential { .. } => StatusCode::UNAUTHORIZED,
             Self::NotFound { .. } => StatusCode::NOT_FOUND,

@@ -93,7 +93,8 @@ pub(super) fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
     if status == StatusCode::TOO_MANY_REQUESTS {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        let after = if let Refusal::RateLimit(after) = refusal { *after } else { Duration::from_secs(1) };
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_millis().div_ceil(1_000) as u64));
     }
     response
 }

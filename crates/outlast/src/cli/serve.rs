@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{call::rate::Rate, engine::state::transaction::Conflicts, envelope::unit::Unit};
-use outlast_mock::{Encoding, Failure, FixedUsage, Outages, Window};
+use outlast_mock::{Encoding, Failure, FixedUsage, Outages, RateLimit, Window};
 
 use super::{
     shared::{PolicyArgs, ProxyArgs},
@@ -119,6 +119,9 @@ pub struct MockArgs {
     /// Seed of the chance by which requests are refused
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Take so many calls a second, and so many at once; refuse the others with 429, without charge: 20/s,40
+    #[arg(long, value_name = "RATE")]
+    pub rate_limit: Option<RateLimit>,
     /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key` (the key is refused), `quota` (the account is used up), each with a time or `N calls`
     #[arg(long, value_name = "PHASES")]
     pub outage: Option<Outages>,

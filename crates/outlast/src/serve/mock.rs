@@ -20,6 +20,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
         encoding: args.encoding,
         fail: args.fail,
         seed: args.seed,
+        rate_limit: args.rate_limit,
         outages: args.outage.unwrap_or_default(),
         plan: args.plan,
         log: args.log,

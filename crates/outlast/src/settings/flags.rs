@@ -33,7 +33,7 @@ const FLAGS: [(SetBy, &str); 3] = [
          foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout in-doubt \
          input intercept keep latency limit lines listen log loops max-body max-iterations max-lives mcp \
          memory memory-by name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \
-         outage-pause outage-wait output pause-wall plan plan-window policy prices print pty raw read-only \
+         outage-pause outage-wait output pause-wall plan plan-window policy prices print pty rate-limit raw read-only \
          reads reasoning record restarts resume-tax run seed server settle-wait since status stdin \
          stop-at-limit store store-wait tag tier tokens transcript trust unpriced until upstream \
          upstream-concurrency upstream-rate upstream-retries usage usd wait wall warm-resume",
