@@ -505,7 +505,7 @@ pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e
 
 impl Record for ItemRow {
     fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
-        Ok(ItemRow {
+        let mut item = ItemRow {
             seq: Seq(row.int()?),
             key: row.name()?.to_owned(),
             attempt: AttemptNo(row.int()?),
@@ -513,7 +513,9 @@ impl Record for ItemRow {
             closed_at: row.maybe_int()?.map(Micros),
             spent: row.amounts()?,
             detail: row.json()?,
-        })
+        };
+        item.spent += item.detail.earlier;
+        Ok(item)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
         state::put::Change,
         step::append,
     },
+    envelope::unit::Amounts,
     journal::{
         Entry, Kind, Opening, Role, State,
         job::{
@@ -215,14 +216,15 @@ pub fn open_item(
     now: Micros,
 ) -> Result<Seq, Error> {
     let seq = append(l, actor, Kind::Item, State::Open, Arc::from(SCOPE), Some(key.to_owned()), now)?;
-    let mut before = None;
+    let (mut before, mut earlier) = (None, Amounts::default());
     if let Some(e) = old.and_then(|old| l.entry_mut(actor.run, old)) {
         e.retried_by = Some(seq);
         before = e.item.as_ref().map(|d| d.standing);
+        earlier = e.spent + e.item.as_ref().map_or_else(Amounts::default, |d| d.earlier);
     }
     if let Some(e) = l.entry_mut(actor.run, seq) {
         e.instance = Some(actor.instance).filter(|no| *no != InstanceNo::default());
-        e.item = Some(Box::new(detail));
+        e.item = Some(Box::new(ItemDetail { earlier, ..detail }));
     }
     count(l, actor.run, before, Standing::Open)?;
     Ok(seq)
@@ -295,7 +297,7 @@ impl RecordItem {
         let (attempt, spent) = (entry.attempt, entry.spent);
         let mut detail = entry.item.as_deref().cloned().unwrap_or_default();
         let standing = self.standing(&mut detail);
-        let tries = detail.tries();
+        let (tries, spent) = (detail.tries(), spent + detail.earlier);
         close_item(l, run, seq, detail, standing, now)?;
         if let ItemEnd::Done(value) | ItemEnd::Failed(value) = &self.end {
             l.keep_payload(run, seq, Role::Value, value.clone());

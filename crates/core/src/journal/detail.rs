@@ -270,6 +270,9 @@ pub struct ItemDetail {
     /// Who made the item run again, with this entry: see [`crate::journal::act::ActDetail::by`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_by: Option<String>,
+    /// Charges of the item's earlier entries.
+    #[serde(skip_serializing_if = "Amounts::is_zero")]
+    pub earlier: Amounts,
 }
 
 impl ItemDetail {

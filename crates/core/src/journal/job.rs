@@ -85,7 +85,7 @@ pub struct ItemRow {
     pub attempt: AttemptNo,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
-    /// Charges of the item's calls, including the calls in its steps.
+    /// Charges of the item's calls in all its entries, including the calls in its steps.
     pub spent: Amounts,
     pub detail: ItemDetail,
 }
@@ -99,7 +99,7 @@ impl ItemRow {
             attempt: e.attempt,
             opened_at: e.opened_at,
             closed_at: e.closed_at,
-            spent: e.spent,
+            spent: e.spent + e.item.as_deref()?.earlier,
             detail: e.item.as_deref()?.clone(),
         })
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     envelope::unit::Amounts,
-    journal::{Entry, State, job::ItemRow},
+    journal::{Entry, ItemDetail, State, job::ItemRow},
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
@@ -52,6 +52,7 @@ impl Origin {
             taken: None,
             // Any retry in the origin came later than the snapshot, or this entry would not be the newest.
             retried_by: None,
+            item: e.item.map(|item| Box::new(ItemDetail { earlier: Amounts::default(), ..*item })),
             ..e
         })
     }
@@ -59,7 +60,12 @@ impl Origin {
     /// Returns the origin's item row as a fork sees it; `None` if it is not shared.
     pub fn item(&self, row: ItemRow) -> Option<ItemRow> {
         let done = self.was_done(row.seq, row.detail.standing.state(), row.closed_at);
-        done.then_some(ItemRow { attempt: NOBODYS, spent: Amounts::default(), ..row })
+        done.then_some(ItemRow {
+            attempt: NOBODYS,
+            spent: Amounts::default(),
+            detail: ItemDetail { earlier: Amounts::default(), ..row.detail },
+            ..row
+        })
     }
 }
 

@@ -352,6 +352,25 @@ pub fn each_try_that_raised_is_a_scope_of_its_own(s: &Stage) {
     assert_eq!((row.detail.tries(), row.spent.cost(), row.spent[Unit::Calls]), (2, 20, 2));
 }
 
+/// Bug: an item's cost left out what its earlier starts had paid. Consequence: the items' costs were less than the job's.
+pub fn an_items_cost_is_that_of_all_its_starts(s: &Stage) {
+    let a = worker(s);
+    let item = a.item("a");
+    a.in_item("a", &item).buys("ask", 10);
+    a.item_failed(item.opening.seq);
+    a.ends(Then::Interrupt { by_person: false });
+    let b = next(s, &a);
+    let item = b.item("a");
+    b.in_item("a", &item).buys("ask", 5);
+    let end = ItemEnd::Done(Payload::encode(b"x"));
+    assert_eq!(b.ask(b.ending_item(item.opening.seq, end)).unwrap().spent.cost(), 15);
+    b.ask(ResetItem { run: b.run, key: "a".into(), reuse_answers: false }).unwrap();
+    let rows = s.store().items(b.run, &Page::new(Seq(0), 9)).unwrap();
+    let of = |row: &ItemRow| (row.detail.standing, row.spent.cost(), row.spent[Unit::Calls]);
+    assert_eq!(rows.iter().map(|(row, _)| of(row)).collect::<Vec<_>>(), [(Standing::Open, 15, 2)]);
+    assert_eq!(of(&newest(s, b.run, "a")), (Standing::Open, 15, 2));
+}
+
 pub fn steps_serve_the_later_tries_of_their_item_and_not_another_content(s: &Stage) {
     let a = worker(s);
     let claim = |text| ClaimItem { content: content(text), ..a.claiming_item("a") };
@@ -461,7 +480,7 @@ pub fn items_are_read_by_page_each_once(s: &Stage) {
         let Some((last, _)) = rows.last() else { break };
         after = last.seq;
         for (row, value) in page {
-            assert_eq!(row.spent.cost(), 1);
+            assert_eq!(row.spent.cost(), 2, "of both starts");
             let value = value.unwrap().decode().unwrap();
             assert_eq!(seen.insert(row.key, value), None, "an item is read twice");
         }

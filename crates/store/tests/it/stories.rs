@@ -307,6 +307,7 @@ macro_rules! stories {
                 an_item_that_was_cut_off_with_other_content_is_run_anew,
                 a_dead_item_with_other_content_runs_again,
                 each_try_that_raised_is_a_scope_of_its_own,
+                an_items_cost_is_that_of_all_its_starts,
                 steps_serve_the_later_tries_of_their_item_and_not_another_content,
                 a_person_resets_items,
                 a_reset_item_replays_its_paid_answers_if_asked,
