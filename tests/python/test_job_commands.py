@@ -1,5 +1,6 @@
 """The commands for jobs, on jobs that Python made."""
 
+import decimal
 import json
 import subprocess
 import threading
@@ -31,14 +32,43 @@ def test_results_are_exported_as_the_function_returned_them(rt, command):
     batch(rt, range(3), lambda i: {"value": i} if i else outlast.Retry(1)).wait()
     lines = [json.loads(line) for line in command("export", "j").splitlines()]
     retry = {"retries": 1, "base": 0.5, "cap": 60.0, "on": None}
-    assert [(x["job_id"], x["key"], x["result"]) for x in lines] == [("j", "0", retry), ("j", "1", {"value": 1}), ("j", "2", {"value": 2})]
+    assert [(x["key"], x["value"]) for x in lines] == [("0", retry), ("1", {"value": 1}), ("2", {"value": 2})]
+
+
+def test_an_export_has_the_lines_that_a_file_of_results_has(rt, command, home):
+    def fn(i):
+        if i == 1:
+            raise ValueError("no text\nat all")
+        if i == 2:
+            raise outlast.Skip("empty")
+        return {"$outlast": decimal.Decimal("1.10"), "of": {2, 1}}
+
+    batch(rt, range(3), fn, out=home / "out.jsonl").wait()
+    assert command("export", "j").splitlines() == [json.dumps(json.loads(line), separators=(",", ":")) for line in open(home / "out.jsonl")]
+    lines = [json.loads(line) for line in command("export", "j").splitlines()]
+    assert [(x["value"], x["error"]) for x in lines] == [
+        ({"$outlast": "1.10", "of": [1, 2]}, None),
+        (None, "ValueError: no text\nat all"),
+        (None, "Skip: empty"),
+    ]
+
+
+def test_a_halted_job_says_that_its_budget_ended(rt, command):
+    def fn(i):
+        with outlast.reserve(usd=0.4, label="speech") as held:
+            held.settle(usd=0.4)
+
+    with pytest.raises(outlast.BudgetExceeded):
+        batch(rt, range(9), fn, budget=outlast.Budget(usd=1), concurrency=1).wait()
+    told = command("inspect", "j")
+    assert "halted" in told.splitlines()[0] and "budget" in told.splitlines()[1] and "→ outlast budget j --add-usd" in told
 
 
 def test_numbers_that_json_does_not_have_are_exported_as_null(rt, command, home):
     values = [float("nan"), {"a": [float("inf"), 1.5], "b": "NaN"}, 10**400]
     batch(rt, range(3), lambda i: values[i], out=home / "out.jsonl").wait()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in command("export", "j").splitlines()]
-    assert [x["result"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
+    assert [x["value"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
     lines = [json.loads(line, parse_constant=pytest.fail) for line in (home / "out.jsonl").read_text().splitlines()]
     assert [x["value"] for x in lines] == [None, {"a": [None, 1.5], "b": "NaN"}, 10**400]
 
@@ -50,13 +80,14 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
         return i
 
     batch(rt, range(3), fn).wait()
-    assert "input 1 failed (1): ValueError: no text\n" in command("inspect", "j")
+    assert "  1 failed: ValueError: no text\n    input 1 (1)\n" in command("inspect", "j")
+    assert "input 1 failed (1): ValueError: no text\n" in command("inspect", "j", "--gaps")
     assert json.loads(command("inspect", "j", "--json"))["failures"][0]["error"] == "ValueError: no text"
     assert "start its script" in command("ls")
-    assert "start its program again" in command("resume", "j", code=1)
+    assert "there is nothing to resume" in command("resume", "j", code=1)
     for _ in range(2):
         batch(rt, range(3), fn).wait()
-    assert "input 1 dead (1): it failed in 3 starts; ValueError: no text\n" in command("inspect", "j")
+    assert "  1 dead: it failed in 3 starts; ValueError: no text\n    input 1 (1)\n" in command("inspect", "j")
 
 
 def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_rest_takes(rt, command):
@@ -131,7 +162,7 @@ def test_a_file_of_results_is_a_job_for_every_command(home, command):
     assert "snapshot two at entry" in command("snapshot", str(path), "two", store=None)
     life(4)
     lines = [json.loads(line) for line in command("export", str(path), store=None).splitlines()]
-    assert [x["result"] for x in lines] == [{"value": i} for i in range(4)]
+    assert [x["value"] for x in lines] == [{"value": i} for i in range(4)]
     assert "done 4 " in command("inspect", str(path), store=None)
     assert "4 results, no damage" in command("verify", str(path), store=None)
     (found,) = json.loads(command("jobs", "--json", store=f"{path}.outlast.db"))["jobs"]

@@ -61,7 +61,7 @@ pub struct RetryArgs {
 /// Print the results of a batch's items, one line of JSON for each item; or a run's conversations
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result\n  outlast export nightly --transcript > nightly.md"
+    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .value\n  outlast export nightly --transcript > nightly.md"
 )]
 pub struct ExportArgs {
     /// The batch: its name, its run's id, or the start of that id; or a JSONL file of results. With --transcript, any run

@@ -1,4 +1,4 @@
-//! `outlast export JOB`: prints a job's results as JSON lines, in the order of their inputs.
+//! `outlast export JOB`: prints what became of a job's items as JSON lines, in the order of their inputs.
 
 use std::fmt;
 
@@ -15,49 +15,75 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-use super::jobs;
 use crate::{
     cli::ExportArgs,
     program::{error::CliError, find},
     render::{look::Page, time},
 };
 
+/// Row of the table of a job's results, as Python's `out=` and `to_pandas()` have it.
 #[derive(Serialize)]
 struct Line<'a> {
-    job_id: &'a str,
-    index: i64,
     key: &'a str,
-    result: Box<RawValue>,
-    attempt: i64,
-    at: Option<String>,
-    cost_nano_usd: i64,
+    ok: bool,
+    value: Option<Box<RawValue>>,
+    error: Option<String>,
+    attempts: i64,
+    cost_usd: f64,
+    started: String,
+    ended: Option<String>,
 }
 
-/// Prints a job's results as JSON lines. Values are read one by one, so that memory holds only the keys.
+/// Prints what became of a job's items as JSON lines. Values are read one by one, so that memory holds only the keys.
 pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(), CliError> {
     if args.transcript {
         return super::transcript::export(store, &args.job, page);
     }
-    let view = find::job(store, &args.job)?;
-    let (run, name) = (view.run.no, jobs::name(&view));
-    let is_done =
-        |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing == Standing::Done);
-    let mut rows = items::each(store, run).filter(is_done).collect::<Result<Vec<_>, _>>()?;
+    let run = find::job(store, &args.job)?.run.no;
+    let has_ended =
+        |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing != Standing::Open);
+    let mut rows = items::each(store, run).filter(has_ended).collect::<Result<Vec<_>, _>>()?;
     rows.sort_by_key(|row| (row.detail.index, row.seq));
     for row in rows {
+        let ok = row.detail.standing == Standing::Done;
         page.json_line(&Line {
-            job_id: &name,
-            index: row.detail.index,
             key: &row.key,
-            result: value(store, run, row.seq)?,
-            attempt: row.attempt.0,
-            at: row.closed_at.map(time::rfc3339),
-            cost_nano_usd: row.spent.cost(),
+            ok,
+            value: ok.then(|| value(store, run, row.seq)).transpose()?,
+            error: if ok { None } else { Some(error(store, run, &row)?) },
+            attempts: row.detail.tries(),
+            cost_usd: row.spent.cost() as f64 / 1e9,
+            started: time::rfc3339(row.opened_at),
+            ended: row.closed_at.map(time::rfc3339),
         })?;
     }
     Ok(())
+}
+
+/// Reads why an item has no result: its exception, or the reason why it was skipped or is dead.
+fn error(store: &dyn Store, run: RunNo, row: &ItemRow) -> Result<String, CliError> {
+    let reason = row.detail.reason.as_deref().unwrap_or_default();
+    Ok(match (row.detail.standing, exception(store, run, row.seq)?) {
+        (Standing::Skipped, _) => format!("Skip: {reason}"),
+        (_, Some(exception)) => exception,
+        (_, None) => reason.to_owned(),
+    })
+}
+
+/// Reads the exception that is recorded for an entry, as `Class: message`; `None` where there is none.
+pub fn exception(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<String>, CliError> {
+    let kept = store.payload(run, seq, Role::Value)?.and_then(|kept| kept.decode().ok());
+    let told: Option<Value> = kept.and_then(|raw| serde_json::from_slice(&raw).ok());
+    Ok(told.and_then(|told| {
+        let part = |name: &str| told.pointer(&format!("/error/{name}")).and_then(Value::as_str);
+        let class = part("type")?.trim_start_matches("builtins.");
+        Some(match part("message").unwrap_or_default() {
+            "" => class.to_owned(),
+            message => format!("{class}: {message}"),
+        })
+    }))
 }
 
 /// Reads the recorded result of an entry, without class tags. Numbers keep the digits they were recorded with.
@@ -101,15 +127,18 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
         Some(b'{') => {
             let fields: Fields = serde_json::from_str(text)?;
             if let Some(class) = fields.of("$outlast") {
-                // NaN and the infinities are recorded with the class `float`: they become `null`.
-                let value = fields.of("value").filter(|_| class.get() != "\"float\"");
-                return value.map_or_else(|| Ok(RawValue::NULL.to_owned()), plain);
+                return match (class.get(), fields.of("value")) {
+                    // NaN and the infinities.
+                    ("\"float\"", _) | (_, None) => Ok(RawValue::NULL.to_owned()),
+                    // A dict with a key of ours: its keys and values in pairs.
+                    ("\"dict\"", Some(pairs)) => {
+                        let pairs: Vec<(String, &RawValue)> = serde_json::from_str(pairs.get())?;
+                        object(&pairs)
+                    }
+                    (_, Some(value)) => plain(value),
+                };
             }
-            let field = |(key, value): &(String, &RawValue)| {
-                Ok(format!("{}:{}", serde_json::to_string(key)?, plain(value)?.get()))
-            };
-            let fields = fields.0.iter().map(field).collect::<serde_json::Result<Vec<_>>>()?;
-            format!("{{{}}}", fields.join(","))
+            return object(&fields.0);
         }
         Some(b'[') => {
             let parts: Vec<&RawValue> = serde_json::from_str(text)?;
@@ -119,6 +148,15 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
         _ => return Ok(value.to_owned()),
     };
     RawValue::from_string(made)
+}
+
+/// Writes a JSON object of plain values.
+fn object(fields: &[(String, &RawValue)]) -> serde_json::Result<Box<RawValue>> {
+    let field = |(key, value): &(String, &RawValue)| {
+        Ok(format!("{}:{}", serde_json::to_string(key)?, plain(value)?.get()))
+    };
+    let fields = fields.iter().map(field).collect::<serde_json::Result<Vec<_>>>()?;
+    RawValue::from_string(format!("{{{}}}", fields.join(",")))
 }
 
 /// Fields of a JSON object, in their order and as they were written.
@@ -181,6 +219,11 @@ mod tests {
             (r#"["a \"$outlast\" text"]"#, r#"["a \"$outlast\" text"]"#),
             (r#"{"$outlast":"m:C","value":7}"#, "7"),
             (r#"[{"$outlast":"float","value":"-inf"}]"#, "[null]"),
+            (r#"{"$outlast":"set","value":[{"$outlast":"decimal","value":"1.10"}]}"#, r#"["1.10"]"#),
+            (
+                r#"{"$outlast":"dict","value":[["$outlast",{"$outlast":"uuid","value":"a"}],["b",2]]}"#,
+                r#"{"$outlast":"a","b":2}"#,
+            ),
         ] {
             let value: &RawValue = serde_json::from_str(json).unwrap();
             assert_eq!(plain(value).unwrap().get(), wanted);

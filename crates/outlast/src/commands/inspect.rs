@@ -1,13 +1,10 @@
 //! `outlast inspect JOB|FILE.jsonl`: shows a job's progress, its gaps, and how far each attempt got.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{cmp::Reverse, collections::BTreeMap, path::Path};
 
 use outlast_core::{
     envelope::unit::Unit,
-    journal::{
-        Role,
-        job::{ItemRow, Standing},
-    },
+    journal::job::{ItemRow, Standing},
     reads::items,
     run::attempt::Attempt,
     store::{RunView, Store},
@@ -16,7 +13,7 @@ use outlast_core::{
 use outlast_view::{self as view, Job, exit_words, shape};
 use serde_json::{Value, json};
 
-use super::jobs;
+use super::{export::exception, jobs};
 use crate::{
     cli::InspectArgs,
     program::{
@@ -26,13 +23,17 @@ use crate::{
     render::{
         amount::{some, usd},
         look::{self, Page, Paint},
+        next::next,
         table::{Side, Table},
         time,
     },
 };
 
-/// Number of gaps, and of failures, that are listed without `--gaps`.
+/// Number of gaps, and of causes of failures, that are listed without `--gaps`.
 const SHORT: usize = 5;
+
+/// Number of inputs that are named for a cause without `--gaps`.
+const FEW: usize = 3;
 
 pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
     let found = find::jobs(store, &args.job)?;
@@ -120,14 +121,9 @@ struct Failure {
 
 impl Failure {
     fn read(store: &dyn Store, run: RunNo, row: ItemRow) -> Result<Failure, CliError> {
-        let kept = store.payload(run, row.seq, Role::Value)?.and_then(|kept| kept.decode().ok());
-        let told: Option<Value> = kept.and_then(|raw| serde_json::from_slice(&raw).ok());
-        let error = told.as_ref().and_then(|told| {
-            let part = |name: &str| told.pointer(&format!("/error/{name}")).and_then(Value::as_str);
-            let class = part("type")?.trim_start_matches("builtins.");
-            let message = part("message").and_then(|m| m.lines().next()).filter(|m| !m.is_empty());
-            Some(message.map_or_else(|| class.to_owned(), |m| format!("{class}: {m}")))
-        });
+        let first_line =
+            |told: String| told.lines().next().map(|line| line.trim_end_matches(": ").to_owned());
+        let error = exception(store, run, row.seq)?.and_then(first_line);
         Ok(Failure { row, error })
     }
 
@@ -209,6 +205,9 @@ impl JobReport {
         let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", run.id) };
         let status = look.paint(look::of_status(run.status), run.status.name());
         page.line(&format!("{}{id}  {status}", look.paint(Paint::Strong, &name)))?;
+        if let Some(halt) = &run.halt {
+            page.line(&format!("  {}", halt.message()))?;
+        }
         page.line(&format!(
             "  done {}  failed {}  dead {}  skipped {}  open {}",
             c.done, c.failed, c.dead, c.skipped, c.open
@@ -226,16 +225,45 @@ impl JobReport {
         if args.attempts {
             page.text(&self.attempts_table().render(look, 2))?;
         }
-        let shown = if args.gaps { usize::MAX } else { SHORT };
-        for failure in self.failures.iter().take(shown) {
+        match args.gaps {
+            true => self.print_failures(page)?,
+            false => self.print_causes(page)?,
+        }
+        let retry = (c.failed + c.dead > 0).then(|| format!("outlast retry {} --failed", run.id));
+        let raise = if run.halt.is_some() { next(&self.view).commands } else { Vec::new() };
+        for command in raise.into_iter().chain(retry) {
+            page.line(&format!("  → {command}"))?;
+        }
+        Ok(())
+    }
+
+    fn print_failures(&self, page: &mut Page) -> Result<(), CliError> {
+        for failure in &self.failures {
             let (d, key) = (&failure.row.detail, cut(&look::clean(&failure.row.key)));
             page.line(&format!("  input {} {} ({key}){}", d.index, d.standing.name(), failure.why()))?;
         }
-        if self.failures.len() > shown {
-            page.line(&format!("  … {} more (see --gaps)", self.failures.len() - shown))?;
+        Ok(())
+    }
+
+    /// Prints the failures by cause, the most frequent first, each with some of its inputs.
+    fn print_causes(&self, page: &mut Page) -> Result<(), CliError> {
+        let mut causes: BTreeMap<(&str, String), Vec<&ItemRow>> = BTreeMap::new();
+        for failure in &self.failures {
+            let cause = (failure.row.detail.standing.name(), failure.why());
+            causes.entry(cause).or_default().push(&failure.row);
         }
-        if c.failed + c.dead > 0 {
-            page.line(&format!("  → outlast retry {} --failed", run.id))?;
+        let mut causes: Vec<_> = causes.into_iter().collect();
+        causes.sort_by_key(|(_, rows)| Reverse(rows.len()));
+        for ((standing, why), rows) in causes.iter().take(SHORT) {
+            let input = |row: &&ItemRow| format!("{} ({})", row.detail.index, cut(&look::clean(&row.key)));
+            let inputs: Vec<String> = rows.iter().take(FEW).map(input).collect();
+            let more = rows.len().saturating_sub(FEW);
+            let more = if more == 0 { String::new() } else { format!(", … {more} more (see --gaps)") };
+            page.line(&format!("  {} {standing}{why}", rows.len()))?;
+            page.line(&format!("    input {}{more}", inputs.join(", ")))?;
+        }
+        if causes.len() > SHORT {
+            page.line(&format!("  … {} more causes (see --gaps)", causes.len() - SHORT))?;
         }
         Ok(())
     }
