@@ -176,6 +176,8 @@ def test_values_of_one_kind_keep_their_type_in_parquet_and_in_frames(rt, home):
         assert list(frame["value"]) == values and frame["attempts"].dtype == "int64"
         assert str(frame["ended"].dtype).endswith("UTC]") and (frame["ended"] >= frame["started"]).all()
     assert list(empty.to_pandas()["value"]) == [{}, {}, {}]
+    some = batch(rt, range(2), lambda i: i if i else 1 / i, job="some").wait().to_pandas()
+    assert [repr(value) for value in some["value"]] == ["None", "1"] and some["error"][0] == "ZeroDivisionError: division by zero"
 
 
 @pytest.mark.parametrize("name", ["out", "out.xlsx", "out.json", "out.jsonl.gz"])

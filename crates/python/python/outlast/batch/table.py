@@ -31,8 +31,10 @@ class Tabular:
         """The results as a `pandas.DataFrame`. `value` has the values as the function returned them."""
         import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 
-        columns = _columns(self._results())
-        columns["value"] = pd.Series(columns["value"], dtype=object).infer_objects()
+        columns: dict[str, Any] = {**_columns(self._results())}
+        values = pd.Series(columns["value"], dtype=object)
+        # Beside what has no value, whole numbers would become floats.
+        columns["value"] = values if any(value is None for value in values) else values.infer_objects()
         for name in ("started", "ended"):
             columns[name] = pd.to_datetime(columns[name], utc=True)
         return pd.DataFrame(columns, columns=list(COLUMNS))
