@@ -1,6 +1,7 @@
 //! Attempts of runs: when each lived, and how it ended.
 
 use outlast_core::{
+    reads::waits,
     run::attempt,
     words::{
         id::{AttemptNo, Seq, Slot},
@@ -48,6 +49,17 @@ shape! {
         outage: Option<ExitOutage> = e.outage.as_ref().map(ExitOutage::new);
         /// Requests that passed unread on opened hosts.
         unread: i64 = e.unread;
+    }
+}
+
+shape! {
+    /// Span of time in which a run waited.
+    pub Wait(wait: &waits::Wait) {
+        kind: &'static str = wait.for_what.name();
+        why: String = wait.why.clone();
+        from: Time = Time(wait.from);
+        /// Null while it still waits.
+        to: Option<Time> = wait.to.map(Time);
     }
 }
 

@@ -33,6 +33,7 @@ macro_rules! shape {
 mod approval;
 mod attempt;
 mod budget;
+mod digest;
 mod entry;
 mod event;
 pub mod money;
@@ -41,8 +42,9 @@ mod spend;
 mod time;
 
 pub use approval::Approval;
-pub use attempt::{Attempt, Exit, exit_words};
+pub use attempt::{Attempt, Exit, Wait, exit_words};
 pub use budget::{BudgetLine, NamedBudget, lines};
+pub use digest::{Digest, DigestCost, DigestOutage, DigestRun, Standing};
 pub use entry::{Entry, Item};
 pub use event::Event;
 pub use run::{Fork, Job, Run, RunDetail, Tightest, job};

@@ -25,6 +25,11 @@ macro_rules! money {
                 let nano = nano.into();
                 $name { nano, usd: nano.map(usd) }
             }
+
+            /// Returns the amount in nano-USD; 0 if there is none.
+            pub fn nano(&self) -> i64 {
+                self.nano.unwrap_or(0)
+            }
         }
     )*};
 }
@@ -32,6 +37,10 @@ macro_rules! money {
 money! {
     /// Amount that is charged.
     Spent "spent_nano_usd" "spent_usd";
+    /// Part of the charge that somebody is billed.
+    Billed "billed_nano_usd" "billed_usd";
+    /// Part of the charge that is a list price: a login's subscription pays for it.
+    Listed "listed_nano_usd" "listed_usd";
     /// Amount reserved for calls in flight and in doubt.
     Reserved "reserved_nano_usd" "reserved_usd";
     /// Amount reserved for calls whose outcome is unknown.

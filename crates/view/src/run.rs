@@ -23,6 +23,10 @@ shape! {
         name: Option<String> = view.spec.name.clone();
         status: &'static str = run.status.name();
         tags: BTreeMap<String, String> = view.spec.tags.clone();
+        /// Directory in which its command was started.
+        directory: Option<String> = view.spec.command.as_ref().map(|command| command.directory.clone());
+        /// Login whose subscription covers its calls: they have a list price, and are not billed.
+        login: Option<String> = view.spec.login.clone();
         created_at: Time = Time(run.created_at);
         began_at: Option<Time> = run.began_at.map(Time);
         ended_at: Option<Time> = run.ended_at.map(Time);
@@ -119,7 +123,6 @@ shape! {
         error: Option<String> = run.error.clone();
         budget: Vec<BudgetLine> = lines(view, now);
         command: Option<Command> = spec.command.as_ref().map(Command::new);
-        login: Option<String> = spec.login.clone();
         /// Ceilings on the login's plan, as they were typed.
         plan: Option<String> = spec.plan.as_ref().map(ToString::to_string);
         policy: Policy = run.policy;

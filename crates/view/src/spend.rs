@@ -11,7 +11,7 @@ use outlast_core::{
 
 use crate::{
     Time,
-    money::{InDoubt, Spent, Unbacked},
+    money::{Billed, InDoubt, Listed, Spent, Unbacked},
 };
 
 shape! {
@@ -20,14 +20,17 @@ shape! {
         since: Option<Time> = since.map(Time);
         until: Time = Time(until);
         by: Vec<String> = by.clone();
-        lines: Vec<SpendLine> = told.groups.iter().map(|(group, sum)| SpendLine::new(&by, group, sum)).collect();
+        lines: Vec<SpendLine> = told.groups.iter().map(|(group, sum)| SpendLine::new(&by, group, told, sum)).collect();
         total: Bill = Bill::new(&told.total);
     }
 }
 
 shape! {
     /// Group with the sums of its calls. A key of `by` is null for runs that have no such tag.
-    pub SpendLine(by: &[String], group: &[Option<String>], sum: &Sum) {
+    pub SpendLine(by: &[String], group: &[Option<String>], told: &spend::Spend, sum: &Sum) {
+        /// Name of the run, in a group of one that has a name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String> = group.iter().flatten().find_map(|key| told.names.get(key).cloned());
         #[serde(flatten)]
         group: BTreeMap<String, Option<String>> = by.iter().cloned().zip(group.iter().cloned()).collect();
         #[serde(flatten)] bill: Bill = Bill::new(sum);
@@ -40,6 +43,8 @@ shape! {
         calls: i64 = sum.calls;
         tokens: i64 = sum.tokens;
         #[serde(flatten)] spent: Spent = Spent::new(sum.spent_nano_usd);
+        #[serde(flatten)] billed: Billed = Billed::new(sum.spent_nano_usd - sum.listed_nano_usd);
+        #[serde(flatten)] listed: Listed = Listed::new(sum.listed_nano_usd);
         #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(sum.doubt_nano_usd);
         #[serde(flatten)] unbacked: Unbacked = Unbacked::new(sum.unbacked_nano_usd);
         unpriced_calls: i64 = sum.unpriced_calls;

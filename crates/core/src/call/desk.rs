@@ -83,6 +83,8 @@ pub enum Event {
     Shares(Arc<Parts>),
     /// Room in a budget may have come back: a limit was raised, a run was cancelled, or a dead process was swept.
     Moved,
+    /// A person wants upstreams with an outage to be probed now.
+    Probe,
     /// Time passed: room in a budget may have come back through another process, which reports nothing here.
     Look,
 }
@@ -149,6 +151,7 @@ impl Desk {
             Event::Told(key, levels) => self.told(key, levels, at),
             Event::Shares(parts) => self.shared.rates.share(parts),
             Event::Moved => round.may_retry(self.shared.waiters.wake()),
+            Event::Probe => self.probe(&mut round),
             Event::Look => round.may_retry(self.shared.waiters.firsts()),
         }
         while let Some(next) = round.next.pop_front() {

@@ -123,6 +123,11 @@ impl Outages {
         }
     }
 
+    /// Ends the current pause of every outage, so that the next call that asks is its probe.
+    pub fn probe_now(&mut self, now_ms: u64) {
+        self.failing.values_mut().for_each(|failing| failing.next_ms = failing.next_ms.min(now_ms));
+    }
+
     /// Makes the call `to` the probe, if the request `from`, which has become that call, was the probe.
     pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
         let lent = self.failing.get_mut(way).and_then(|failing| failing.probe.as_mut());
@@ -250,6 +255,16 @@ mod tests {
             assert_eq!(outages.connected(&U), ended, "{cause:?}");
             assert_eq!(outages.may_go(&U, call(2), 0).is_ok(), ended, "{cause:?}");
         }
+    }
+
+    #[test]
+    fn a_person_ends_the_pause_and_one_call_probes() {
+        let mut outages = Outages::new(60_000);
+        outages.failed(&U, call(1), Cause::NoConnection, 0);
+        assert!(outages.may_go(&U, call(1), 100).is_err());
+        outages.probe_now(100);
+        assert_eq!(outages.may_go(&U, call(1), 100), Ok(()));
+        assert_eq!(outages.may_go(&U, call(2), 100), Err((Cause::NoConnection, LOOK_MS)));
     }
 
     #[test]

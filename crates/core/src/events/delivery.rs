@@ -1,9 +1,11 @@
 //! Delivery of events to an endpoint: how far it has come, what failed, and who delivers.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::Mark;
-use crate::words::id::{InstanceNo, Micros};
+use crate::words::id::{InstanceNo, Micros, RunNo};
 
 /// Largest number of undelivered events (letters) of an endpoint that are kept for another try. Beyond it the oldest
 /// are given up.
@@ -33,6 +35,21 @@ pub struct Delivery {
     pub dropped: i64,
     /// Number of letters that were delivered.
     pub delivered: i64,
+    /// Runs that wait for each upstream with an outage, as the events up to `cursor` tell.
+    pub outages: BTreeMap<String, BTreeSet<RunNo>>,
+    pub digests: Digests,
+}
+
+/// How far the daily digests to an endpoint have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Digests {
+    /// End of the time that the last digest told of; 0 before the first look.
+    pub told_until: Micros,
+    /// Number of failed tries of the digest that is due.
+    pub tries: u32,
+    /// Time of its next try.
+    pub next_at: Micros,
 }
 
 /// Notification of one event that was not delivered so far.
@@ -58,6 +75,14 @@ pub enum Deed {
     Failed(Letter),
     /// The event of a letter is not kept any more.
     Gone(Mark),
+    /// A run waits for an upstream with an outage, or no longer does.
+    Waits {
+        upstream: String,
+        run: RunNo,
+        waits: bool,
+    },
+    /// Digests have come this far.
+    Digested(Digests),
 }
 
 impl Delivery {
@@ -68,6 +93,16 @@ impl Delivery {
             Deed::Sent(mark) => self.sent(mark),
             Deed::Failed(letter) => self.failed(letter, most),
             Deed::Gone(mark) => self.waiting.retain(|had| had.mark != mark),
+            Deed::Waits { upstream, run, waits: true } => {
+                self.outages.entry(upstream).or_default().insert(run);
+            }
+            Deed::Waits { upstream, run, waits: false } => {
+                if let Some(runs) = self.outages.get_mut(&upstream) {
+                    runs.remove(&run);
+                }
+                self.outages.retain(|_, runs| !runs.is_empty());
+            }
+            Deed::Digested(digests) => self.digests = digests,
         }
     }
 

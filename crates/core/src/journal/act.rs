@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Entry;
+use crate::engine::checkpoint::OURS;
 
 /// Prefix of the key of an act's entry, which is a checkpoint of Outlast's own without a value.
 pub const PREFIX: &str = "outlast:act:";
@@ -37,5 +38,10 @@ impl Entry {
     pub fn act(&self) -> Option<(&str, &ActDetail)> {
         let name = self.key.as_deref()?.strip_prefix(PREFIX)?;
         Some((name, self.step.as_ref()?.act.as_ref()?))
+    }
+
+    /// Returns whether the entry is bookkeeping of Outlast's own, such as a copy of an agent's session. An act is not.
+    pub fn is_bookkeeping(&self) -> bool {
+        self.key.as_deref().is_some_and(|key| key.starts_with(OURS) && !key.starts_with(PREFIX))
     }
 }

@@ -9,6 +9,7 @@ pub mod checkpoints;
 pub mod entries;
 pub mod forked;
 pub mod forks;
+pub mod happened;
 pub mod idle;
 pub mod items;
 pub mod iterations;
@@ -26,6 +27,7 @@ pub mod snapshots;
 pub mod spend;
 pub mod still;
 pub mod tightest;
+pub mod waits;
 
 /// Returns the rows of a read that `next_page` gives in pages, of which one is in memory at a time; an empty page is the
 /// end. The iterator ends behind the first error.

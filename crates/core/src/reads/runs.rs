@@ -21,6 +21,8 @@ pub struct RunSearch {
     pub name: Option<String>,
     /// Key of a tag, with its value unless any will do.
     pub tag: Option<(String, Option<String>)>,
+    /// Restricts to runs whose command was started in this directory or below it.
+    pub directory: Option<String>,
     /// Restricts to runs created at this time or later.
     pub since: Option<Micros>,
     /// Restricts to runs created before this time.
@@ -39,7 +41,8 @@ pub struct Listed {
 }
 
 impl RunSearch {
-    fn matches(&self, view: &RunView) -> bool {
+    /// Returns whether the run is one that is looked for. `jobs` and `before` are the store's to judge.
+    pub fn matches(&self, view: &RunView) -> bool {
         let (run, spec) = (&view.run, &view.spec);
         let holds = |text: &str, wanted: &str| text.to_lowercase().contains(wanted);
         let named = |wanted: &String| {
@@ -49,9 +52,15 @@ impl RunSearch {
         let tagged = |(key, value): &(String, Option<String>)| {
             spec.tags.get(key).is_some_and(|had| value.as_ref().is_none_or(|wanted| wanted == had))
         };
+        let started_in = |directory: &String| {
+            let below = |own: &str| own.strip_prefix(directory.trim_end_matches('/')).map(str::to_owned);
+            let own = spec.command.as_ref().and_then(|command| below(&command.directory));
+            own.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         (self.statuses.is_empty() || self.statuses.contains(&run.status))
             && self.name.as_ref().is_none_or(named)
             && self.tag.as_ref().is_none_or(tagged)
+            && self.directory.as_ref().is_none_or(started_in)
             && self.since.is_none_or(|since| run.created_at >= since)
             && self.until.is_none_or(|until| run.created_at < until)
     }

@@ -73,6 +73,8 @@ pub struct Sum {
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
+    /// Part of `spent_nano_usd` that is a list price: a login's subscription pays for it, and nobody is billed.
+    pub listed_nano_usd: i64,
     /// Amount that stays reserved for calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
     /// Amount that may be billed for lost calls, and that no envelope has reserved or spent.
@@ -82,10 +84,14 @@ pub struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, line: &LedgerLine) {
+    /// Adds the calls of a line. `is_listed`: a login's subscription pays for them.
+    pub fn add(&mut self, line: &LedgerLine, is_listed: bool) {
         self.calls = self.calls.saturating_add(line.calls);
         self.tokens = self.tokens.saturating_add(line.tokens);
         self.spent_nano_usd = self.spent_nano_usd.saturating_add(line.spent_nano_usd);
+        if is_listed {
+            self.listed_nano_usd = self.listed_nano_usd.saturating_add(line.spent_nano_usd);
+        }
         self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
         self.unbacked_nano_usd = self.unbacked_nano_usd.saturating_add(line.unbacked_nano_usd);
         self.unpriced_calls += line.unpriced_calls;
@@ -99,6 +105,8 @@ pub type Group = Vec<Option<String>>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spend {
     pub groups: Vec<(Group, Sum)>,
+    /// Names of the runs that have one, by their ids; only where groups are of runs.
+    pub names: BTreeMap<String, String>,
     pub total: Sum,
 }
 
@@ -112,24 +120,29 @@ pub fn spend(
     since: Micros,
     until: Micros,
 ) -> Result<Spend, store::Error> {
-    let by_run = by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_)));
-    let (mut sums, mut total) = (BTreeMap::<Group, Sum>::new(), Sum::default());
+    let (mut sums, mut names, mut total) = (BTreeMap::<Group, Sum>::new(), BTreeMap::new(), Sum::default());
     // Lines are in the order of their runs, and one run is in memory at a time.
     let mut run: Option<(RunNo, Option<RunView>)> = None;
     for line in store.ledger(since, until)?.iter().chain(&kept(store, since, until)?) {
-        if by_run && run.as_ref().is_none_or(|(no, _)| *no != line.run) {
+        if run.as_ref().is_none_or(|(no, _)| *no != line.run) {
             run = Some((line.run, store.run(line.run)?));
+            if let Some((_, Some(view))) = &run
+                && by.contains(&Grouping::Run)
+            {
+                names.extend(view.spec.name.clone().map(|name| (view.run.id.to_string(), name)));
+            }
         }
         let view = run.as_ref().and_then(|(_, view)| view.as_ref());
         let group = by.iter().map(|g| g.value(line, view)).collect();
-        sums.entry(group).or_default().add(line);
-        total.add(line);
+        let is_listed = view.is_some_and(|view| view.spec.login.is_some());
+        sums.entry(group).or_default().add(line, is_listed);
+        total.add(line, is_listed);
     }
     let mut groups: Vec<(Group, Sum)> = sums.into_iter().collect();
     if by.first() != Some(&Grouping::Day) {
         groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.spent_nano_usd.saturating_add(s.doubt_nano_usd)));
     }
-    Ok(Spend { groups, total })
+    Ok(Spend { groups, names, total })
 }
 
 /// Returns what each run has cost so far.

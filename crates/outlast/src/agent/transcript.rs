@@ -15,9 +15,9 @@ use std::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        checkpoint::{Checkpoint, Name, OURS},
+        checkpoint::{Checkpoint, Name},
     },
-    journal::{Entry, Kind, Role, payload::Payload},
+    journal::{Kind, Role, payload::Payload},
     store::{self, Ask as _, Durability, Sought, Store},
     words::id::{RunNo, Seq, Slot},
 };
@@ -231,12 +231,6 @@ impl Kept {
         let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name, value: Payload::encode(value) };
         store.ask(checkpoint, Durability::Committed).await
     }
-}
-
-/// Returns whether a journal entry is a checkpoint that holds a part of a session file.
-pub fn is_copy(entry: &Entry) -> bool {
-    let ours = |key: &str| key.strip_prefix(OURS).is_some_and(|rest| rest.starts_with("transcript"));
-    entry.kind == Kind::Checkpoint && entry.key.as_deref().is_some_and(ours)
 }
 
 /// Copies a session's files as they grow, until the future is dropped. `kept` returns the session, `None` as long as

@@ -20,8 +20,9 @@ use outlast_core::{
     },
 };
 use outlast_server::dialect::conversation::ToolCall;
+pub use outlast_server::{api::read::gist::Outcome, dialect::conversation::command};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     KeptCalls, ToolProcess, note,
@@ -44,21 +45,6 @@ pub struct InFlight {
     pub lost: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Outcome {
-    Finished {
-        code: Option<i32>,
-    },
-    /// An MCP server answered the call, and the recorder has its answer.
-    Recorded,
-    /// A process of the call outlived the agent and was ended by Outlast.
-    EndedByOutlast,
-    /// The call had begun, and none of its processes was alive when the agent had ended: its exit code is unknown.
-    Ended,
-    Unknown,
-}
-
 /// Process of a tool that outlived its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
@@ -66,20 +52,6 @@ pub struct Left {
     pub of: ToolProcess,
     /// Command line of the process, its arguments joined by spaces.
     pub command: String,
-}
-
-/// Returns the command in a shell tool's JSON input, in the fields that known agents use;
-/// `None` for any other input.
-pub fn command(input: &str) -> Option<String> {
-    let input: Value = serde_json::from_str(input).ok()?;
-    let words = |v: &Value| {
-        let words: Option<Vec<&str>> = v.as_array()?.iter().map(Value::as_str).collect();
-        Some(words?.join(" "))
-    };
-    ["command", "cmd", "script"]
-        .iter()
-        .map(|key| &input[*key])
-        .find_map(|v| v.as_str().map(str::to_owned).or_else(|| words(v)))
 }
 
 /// Returns the tools' processes among the processes that outlived an attempt's agent. Call it before they are ended.
@@ -298,14 +270,5 @@ mod tests {
         }
         let edit = ToolCall { id: "t1".into(), name: "Edit".into(), input: r#"{"file_path":"x"}"#.into() };
         assert_eq!(judge(&edit, true, false, &[shell]), Outcome::Unknown, "no process of its own");
-    }
-
-    #[test]
-    fn commands_are_found_in_every_agents_input() {
-        assert_eq!(command(r#"{"command":"ls -l"}"#).as_deref(), Some("ls -l"));
-        assert_eq!(command(r#"{"cmd":"ls"}"#).as_deref(), Some("ls"));
-        assert_eq!(command(r#"{"command":["bash","-lc","ls"]}"#).as_deref(), Some("bash -lc ls"));
-        assert_eq!(command(r#"{"file_path":"x"}"#), None);
-        assert_eq!(command("+ a patch"), None);
     }
 }

@@ -77,12 +77,12 @@ pub static PROBES: Face = Face {
 
 pub static READ: Face = Face {
     routes: routes! {
-        GET "/v1/runs" OwnRun ["status" "name" "tag" "since" "until" "cursor" "limit"] read::runs::list(false);
-        GET "/v1/jobs" OwnRun ["status" "name" "tag" "since" "until" "cursor" "limit"] read::runs::list(true);
+        GET "/v1/runs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(false);
+        GET "/v1/jobs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(true);
         GET "/v1/runs/{id}/summary" OwnRun [] read::runs::summary;
         GET "/v1/runs/{id}/attempts" OwnRun ["died"] read::attempts::list;
         GET "/v1/runs/{id}/iterations" OwnRun [] read::attempts::iterations;
-        GET "/v1/runs/{id}/entries" OwnRun ["kind" "state" "attempt" "key" "after" "limit"] read::entries::list;
+        GET "/v1/runs/{id}/entries" OwnRun ["kind" "state" "attempt" "key" "after" "limit" "gist"] read::entries::list;
         GET "/v1/runs/{id}/entries/{seq}" OwnRun [] read::entries::one;
         GET "/v1/runs/{id}/entries/{seq}/raw" OwnRun ["side"] read::entries::raw;
         GET "/v1/runs/{id}/entries/{seq}/stream" OwnRun ["from"] read::stream::stream;

@@ -105,6 +105,54 @@ fn shown(id: &str) -> &str {
     if id.starts_with(MADE_UP) { id.get(..9).unwrap_or(id) } else { id }
 }
 
+/// Returns the command in a shell tool's JSON input, in the fields that known agents use; `None` for any other input.
+pub fn command(input: &str) -> Option<String> {
+    let input: Value = serde_json::from_str(input).ok()?;
+    let words = |v: &Value| {
+        let words: Option<Vec<&str>> = v.as_array()?.iter().map(Value::as_str).collect();
+        Some(words?.join(" "))
+    };
+    ["command", "cmd", "script"]
+        .iter()
+        .map(|key| &input[*key])
+        .find_map(|v| v.as_str().map(str::to_owned).or_else(|| words(v)))
+}
+
+/// Fields of a tool's input that say what it is about: a file, a place, a question.
+const SUBJECTS: [&str; 8] =
+    ["file_path", "notebook_path", "path", "file", "url", "pattern", "query", "description"];
+
+/// Returns what a tool call is about: a shell's command, the files of a patch, a file, a question; the whole input if none
+/// of these is known. The input may be cut off.
+pub fn subject(input: &str) -> String {
+    let of_patch = |line: &str| {
+        ["*** Update File: ", "*** Add File: ", "*** Delete File: "]
+            .iter()
+            .find_map(|head| line.trim().strip_prefix(head).map(str::to_owned))
+    };
+    let whole = command(input).unwrap_or_else(|| input.to_owned());
+    let files: Vec<String> = whole.lines().filter_map(of_patch).collect();
+    if !files.is_empty() {
+        return files.join(" ");
+    }
+    if whole != input || !input.starts_with('{') {
+        return whole;
+    }
+    SUBJECTS
+        .iter()
+        .find_map(|key| field(input, key))
+        .unwrap_or_else(|| if input == "{}" { String::new() } else { whole })
+}
+
+/// Returns a text field of JSON that may be cut off behind it.
+fn field(json: &str, key: &str) -> Option<String> {
+    if let Ok(value) = serde_json::from_str::<Value>(json) {
+        return value[key].as_str().map(str::to_owned);
+    }
+    let text = json.split_once(&format!("\"{key}\":"))?.1.trim_start().strip_prefix('"')?;
+    Some(text.split('"').next()?.to_owned())
+}
+
 /// Returns the turns of a request's body, in the body's order.
 pub fn request(body: &Value) -> Vec<Turn> {
     turns(body).collect()

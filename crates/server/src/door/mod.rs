@@ -235,6 +235,11 @@ impl Proxy {
         self.host().wake();
     }
 
+    /// Has upstreams with an outage probed now, because a person wants it.
+    pub fn probe(&self) {
+        self.host().probe();
+    }
+
     /// Returns the number of metered requests whose clients wait for an answer.
     pub fn in_progress(&self) -> usize {
         self.host().registry.len().0

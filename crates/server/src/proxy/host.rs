@@ -195,6 +195,11 @@ impl Host {
         self.registry.on(Event::Moved);
     }
 
+    /// Has a call of each upstream with an outage probe it now.
+    pub fn probe(&self) {
+        self.registry.on(Event::Probe);
+    }
+
     /// Wakes waiting calls every 150 to 280 ms, for ever: another process may have freed budget. Sooner where the store
     /// gives a hint of that. Also detects suspends.
     pub async fn poll_for_others(self: Arc<Self>) {

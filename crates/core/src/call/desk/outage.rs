@@ -50,7 +50,7 @@ impl Desk {
     fn answers(&mut self, key: Key, round: &mut Round) {
         let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
         if self.shared.outages.answered(&way) {
-            self.release(&way, round);
+            self.release(|of| *of == way, round);
         }
     }
 
@@ -58,13 +58,20 @@ impl Desk {
     pub(super) fn connected(&mut self, key: Key, round: &mut Round) {
         let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
         if self.shared.outages.connected(&way) {
-            self.release(&way, round);
+            self.release(|of| *of == way, round);
         }
     }
 
-    /// Lets the calls go that an outage of their upstream held.
-    fn release(&mut self, way: &Digest, round: &mut Round) {
-        let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && l.wants.way == *way);
+    /// Has a call of each upstream with an outage probe it now.
+    pub(super) fn probe(&mut self, round: &mut Round) {
+        self.shared.outages.probe_now(round.at.now_ms);
+        self.release(|_| true, round);
+        round.may_retry(self.shared.waiters.wake());
+    }
+
+    /// Lets the calls ask again that an outage of one of these upstreams holds.
+    fn release(&mut self, is_of: impl Fn(&Digest) -> bool, round: &mut Round) {
+        let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && is_of(&l.wants.way));
         let mut held: Vec<Key> = held.map(|(key, _)| *key).collect();
         held.sort_unstable();
         round.next.extend(held.into_iter().map(|key| Next::Exchange(key, Event::Rested)));

@@ -15,7 +15,7 @@ use super::{
     ENTRIES,
     money::Calls,
 };
-use crate::{agent::transcript, program::untaken::Untaken, render::did::Did};
+use crate::{program::untaken::Untaken, render::did::Did};
 
 /// Sums over a run's entries, and the few entries that are shown.
 pub struct Journal {
@@ -49,7 +49,7 @@ impl Journal {
         attempts: &mut [Attempt],
         evidence: &mut [Evidence],
     ) -> Result<Journal, store::Error> {
-        let is_work = |e: &Result<Entry, _>| e.as_ref().map_or(true, |e| !transcript::is_copy(e));
+        let is_work = |e: &Result<Entry, _>| e.as_ref().map_or(true, |e| !e.is_bookkeeping());
         let newest = || entries::each_back(store, run.no, run.next_seq);
         let mut journal = Journal {
             count: 0,

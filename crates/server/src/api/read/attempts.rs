@@ -2,20 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::run::attempt::Attempt;
+use outlast_core::{reads::waits, run::attempt::Attempt};
 use outlast_view as view;
 use serde_json::json;
 
 use crate::api::request::{Answered, ApiRequest, json};
 
-/// Answers with all attempts of a run, oldest first; with `died=true` only with those that died.
+/// Answers with all attempts of a run, oldest first, and with the spans of time in which it waited; with `died=true` only
+/// with attempts that died.
 pub async fn list(asked: ApiRequest) -> Answered {
     let died = asked.query.flag("died")?;
     let run = asked.run().await?.run;
-    let found = asked.read(move |store| store.attempts(run.no)).await?;
+    let (found, waits) =
+        asked.read(move |store| Ok((store.attempts(run.no)?, waits::list(store, run.no)?))).await?;
     let found: Vec<view::Attempt> =
         found.iter().filter(|a| a.died() || !died).map(view::Attempt::new).collect();
-    json(&json!({ "run": run.id, "attempts": found }))
+    let waits: Vec<view::Wait> = waits.iter().map(view::Wait::new).collect();
+    json(&json!({ "run": run.id, "attempts": found, "waits": waits }))
 }
 
 /// Answers with the iterations of a run, oldest first, each with its attempts.

@@ -4,14 +4,14 @@ use http::{HeaderValue, header};
 use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries::{self, EntrySearch, call_before},
-    store::RunView,
+    store::{self, RunView},
     words::id::{AttemptNo, Seq},
 };
 use outlast_view as view;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{exchange::Exchange, words};
+use super::{exchange::Exchange, gist, words};
 use crate::{
     api::request::{Answered, ApiRequest, json, of_type, unknown_entry},
     state::Error,
@@ -21,8 +21,17 @@ use crate::{
 const PAGE: usize = 200;
 const MOST: usize = 2_000;
 
+/// Entry as a row of a list, with its gist if that was asked for.
+#[derive(Serialize)]
+struct ListedEntry {
+    #[serde(flatten)]
+    entry: view::Entry,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gist: Option<String>,
+}
+
 /// Answers with a page of entries after the one that `after` names, in order. The answer's `after` is the cursor of the
-/// next page, and null if no entry is left.
+/// next page, and null if no entry is left. With `gist=true` each comes with what it is about in one line.
 pub async fn list(asked: ApiRequest) -> Answered {
     let query = &asked.query;
     let wanted = EntrySearch {
@@ -32,10 +41,20 @@ pub async fn list(asked: ApiRequest) -> Answered {
         key: query.text("key").map(str::to_owned),
     };
     let (after, limit) = (Seq(query.number("after")?.unwrap_or(0)), query.limit(PAGE, MOST)?);
+    let with_gist = query.flag("gist")?;
     let run = asked.run().await?.run;
-    let (found, next) = asked.read(move |store| entries::page(store, run.no, &wanted, after, limit)).await?;
-    let found: Vec<view::Entry> = found.iter().map(|e| view::Entry::new(&run.id, e)).collect();
-    json(&json!({ "run": run.id, "entries": found, "after": next }))
+    let id = run.id.clone();
+    let (found, next) = asked
+        .read(move |store| {
+            let (found, next) = entries::page(store, run.no, &wanted, after, limit)?;
+            let listed = found.iter().map(|e| {
+                let gist = if with_gist { gist::gist(store, e)? } else { None };
+                Ok(ListedEntry { entry: view::Entry::new(&run.id, e), gist })
+            });
+            Ok((listed.collect::<Result<Vec<_>, store::Error>>()?, next))
+        })
+        .await?;
+    json(&json!({ "run": id, "entries": found, "after": next }))
 }
 
 /// Reads the entry that the path names. Errors: `unknown_run`, `unknown_entry`.

@@ -24,24 +24,11 @@ pub struct Exchange {
 impl Exchange {
     /// Reads the stored bytes of an entry. Errors: `Corrupt` for damaged bytes; those of the store.
     pub fn read(store: &dyn Store, entry: Entry) -> Result<Exchange, Error> {
-        let run = entry.run;
-        let damaged = |e: String| Error::Corrupt { what: format!("entry {}: {e}", entry.seq) };
-        let kept = |role| -> Result<Option<Vec<u8>>, Error> {
-            let Some(payload) = store.payload(run, entry.seq, role)? else { return Ok(None) };
-            payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(e.to_string()))
+        let (request, answer) = match entry.kind {
+            Kind::Call => (body::stored(store, entry.run, entry.seq)?, answer_of_call(store, &entry)?),
+            _ => (kept(store, &entry, Role::About)?, kept(store, &entry, Role::Value)?),
         };
-        if entry.kind != Kind::Call {
-            let (request, answer) = (kept(Role::About)?, kept(Role::Value)?);
-            return Ok(Exchange { request, answer, entry });
-        }
-        let answer = match kept(Role::Answer)? {
-            Some(bytes) => {
-                let answer = Answer::from_bytes(bytes.into()).map_err(|e| damaged(e.to_string()))?;
-                Some(answer.body.into())
-            }
-            None => None,
-        };
-        Ok(Exchange { request: body::stored(store, run, entry.seq)?, answer, entry })
+        Ok(Exchange { request, answer, entry })
     }
 
     pub fn is_call(&self) -> bool {
@@ -88,6 +75,26 @@ impl Exchange {
         }
         json!({ "bytes": bytes.len(), "turns": self.answered().iter().map(turn).collect::<Vec<_>>() })
     }
+}
+
+/// Reads the stored answer of a call as a conversation, without its request; no turn for one that is not kept.
+pub fn answered(store: &dyn Store, call: &Entry) -> Result<Vec<Turn>, Error> {
+    Ok(answer_of_call(store, call)?.map(|bytes| conversation::answer(&bytes)).unwrap_or_default())
+}
+
+fn answer_of_call(store: &dyn Store, call: &Entry) -> Result<Option<Vec<u8>>, Error> {
+    let Some(bytes) = kept(store, call, Role::Answer)? else { return Ok(None) };
+    let answer = Answer::from_bytes(bytes.into()).map_err(|e| damaged(call, &e.to_string()))?;
+    Ok(Some(answer.body.into()))
+}
+
+fn kept(store: &dyn Store, entry: &Entry, role: Role) -> Result<Option<Vec<u8>>, Error> {
+    let Some(payload) = store.payload(entry.run, entry.seq, role)? else { return Ok(None) };
+    payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(entry, &e.to_string()))
+}
+
+fn damaged(entry: &Entry, why: &str) -> Error {
+    Error::Corrupt { what: format!("entry {}: {why}", entry.seq) }
 }
 
 /// Returns a turn of a conversation as JSON. A part that is no text is given by its kind and size.

@@ -7,6 +7,7 @@ pub(super) mod attempts;
 pub(super) mod entries;
 pub(super) mod events;
 pub mod exchange;
+pub mod gist;
 pub(super) mod jobs;
 mod progress;
 pub mod resume_tax;

@@ -35,6 +35,7 @@ pub async fn list(asked: ApiRequest, jobs: bool) -> Answered {
         statuses: words(query, "status", &Status::ALL, Status::name)?,
         name: query.text("name").map(str::to_owned),
         tag,
+        directory: query.text("directory").map(str::to_owned),
         since: query.time("since")?,
         until: query.time("until")?,
         jobs,

@@ -212,3 +212,27 @@ fn requests_tell_which_calls_have_their_results() {
     }
     assert_eq!(answered(b"not json"), Vec::<String>::new());
 }
+
+#[test]
+fn commands_are_found_in_every_agents_input() {
+    assert_eq!(command(r#"{"command":"ls -l"}"#).as_deref(), Some("ls -l"));
+    assert_eq!(command(r#"{"cmd":"ls"}"#).as_deref(), Some("ls"));
+    assert_eq!(command(r#"{"command":["bash","-lc","ls"]}"#).as_deref(), Some("bash -lc ls"));
+    assert_eq!(command(r#"{"file_path":"x"}"#), None);
+    assert_eq!(command("+ a patch"), None);
+}
+
+#[test]
+fn what_a_tool_call_is_about_is_told_even_of_an_input_that_was_cut() {
+    for (input, wanted) in [
+        (r#"{"command":"make"}"#, "make"),
+        (r#"{"old_string":"a","file_path":"/w/a.py"}"#, "/w/a.py"),
+        (r#"{"file_path":"/w/a.py","old_string":"a…"#, "/w/a.py"),
+        ("*** Begin Patch\n*** Update File: a.rs\n+x\n*** Add File: b.rs", "a.rs b.rs"),
+        (r#"{"n":1}"#, r#"{"n":1}"#),
+        ("{}", ""),
+        ("plain text", "plain text"),
+    ] {
+        assert_eq!(subject(input), wanted, "{input}");
+    }
+}

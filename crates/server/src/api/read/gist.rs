@@ -1,0 +1,146 @@
+//! Gist of an entry: what a model said and which tools it called, or what a tool did, in one line.
+
+use outlast_core::{
+    journal::{Entry, Kind, Role, State},
+    store::{Error, Store},
+    words::id::Seq,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::exchange::answered;
+use crate::dialect::conversation::{ToolCall, Turn, subject};
+
+/// Most characters of a model's text, and of what a tool call is about.
+const TEXT: usize = 120;
+const SUBJECT: usize = 100;
+
+/// Most tool calls of one answer that are named.
+const CALLS: usize = 4;
+
+/// Outcome of a tool call that an agent made itself. It is stored as the value of the call's entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    Finished {
+        code: Option<i32>,
+    },
+    /// An MCP server answered the call, and the recorder has its answer.
+    Recorded,
+    /// A process of the call outlived the agent and was ended by Outlast.
+    EndedByOutlast,
+    /// The call had begun, and none of its processes was alive when the agent had ended: its exit code is unknown.
+    Ended,
+    Unknown,
+}
+
+/// Returns the gist of an entry; `None` for one of which nothing is kept that could be told in a line.
+///
+/// Errors: those of the store. What is kept and cannot be read has no gist.
+pub fn gist(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
+    match entry.kind {
+        Kind::Call if entry.state == State::Done => match answered(store, entry) {
+            Err(Error::Corrupt { .. }) => Ok(None),
+            turns => Ok(of_answer(&turns?)),
+        },
+        Kind::Tool => of_tool(store, entry),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the last text that the model said in an answer, on one line; `None` if it said none.
+pub fn words(turns: &[Turn]) -> Option<String> {
+    let texts = turns.iter().flat_map(Turn::texts).map(str::trim);
+    texts.filter(|text| !text.is_empty()).last().map(|text| line(text, TEXT))
+}
+
+fn of_answer(turns: &[Turn]) -> Option<String> {
+    let calls: Vec<&ToolCall> = turns.iter().flat_map(Turn::calls).collect();
+    let mut parts: Vec<String> = words(turns).map(|text| format!("“{text}”")).into_iter().collect();
+    if !calls.is_empty() {
+        let named = calls.iter().take(CALLS).map(|call| tool(&call.name, &call.input));
+        let more = calls.len().checked_sub(CALLS + 1).map(|more| format!("{} more", more + 1));
+        parts.push(format!("→ {}", named.chain(more).collect::<Vec<_>>().join(", ")));
+    }
+    (!parts.is_empty()).then(|| parts.join(" "))
+}
+
+fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
+    let kept = |seq: Seq, role| -> Result<Option<Value>, Error> {
+        let bytes = store.payload(entry.run, seq, role)?.and_then(|kept| kept.decode().ok());
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    };
+    // A call through the MCP recorder has its server and tool in its own row.
+    let name = match &entry.tool {
+        Some(detail) => detail.name(),
+        None => {
+            let about = kept(entry.seq, Role::About)?.unwrap_or_default();
+            let Some(name) = about["tool"].as_str() else { return Ok(None) };
+            tool(name, about["input"].as_str().unwrap_or_default())
+        }
+    };
+    let seen: Option<Outcome> = match entry.tool {
+        None => kept(entry.seq, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()),
+        Some(_) => None,
+    };
+    let end = match (seen, entry.state) {
+        (Some(Outcome::Finished { code: Some(code) }), _) => format!("exit {code}"),
+        (Some(Outcome::Finished { code: None } | Outcome::Recorded), _) | (None, State::Done) => {
+            "done".into()
+        }
+        (Some(Outcome::EndedByOutlast), _) => "ended by Outlast before it had finished".into(),
+        (Some(Outcome::Ended), _) => "cut off, its exit code is unknown".into(),
+        (Some(Outcome::Unknown), _) | (None, State::Unknown) => "in doubt".into(),
+        (None, State::Open) => "at work".into(),
+        (None, State::Failed) => "failed".into(),
+        (None, State::Void) => "not made".into(),
+    };
+    Ok(Some(format!("{name}: {end}")))
+}
+
+/// Returns a tool call in a few words, as in ``Bash `python -m pytest` ``.
+fn tool(name: &str, input: &str) -> String {
+    match line(&subject(input), SUBJECT) {
+        about if about.is_empty() => line(name, SUBJECT),
+        about => format!("{} `{about}`", line(name, SUBJECT)),
+    }
+}
+
+/// Returns a text on one line, cut to `most` characters.
+fn line(text: &str, most: usize) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dialect::conversation;
+
+    #[test]
+    fn an_answer_is_told_by_its_last_words_and_its_tools() {
+        let check = |content: Value, wanted: Option<&str>| {
+            let body = json!({ "type": "message", "role": "assistant", "content": content }).to_string();
+            assert_eq!(of_answer(&conversation::answer(body.as_bytes())).as_deref(), wanted, "{body}");
+        };
+        let call =
+            |name: &str, input: Value| json!({ "type": "tool_use", "id": "t", "name": name, "input": input });
+        check(json!([{ "type": "text", "text": " All\n tests pass. " }]), Some("“All tests pass.”"));
+        check(
+            json!([
+                { "type": "text", "text": "I look." },
+                call("Bash", json!({ "command": "python -m pytest" })),
+                call("Edit", json!({ "old_string": "a", "file_path": "/w/a.py" })),
+            ]),
+            Some("“I look.” → Bash `python -m pytest`, Edit `/w/a.py`"),
+        );
+        let many: Vec<Value> = (0..6).map(|n| call(&format!("t{n}"), json!({}))).collect();
+        check(json!(many), Some("→ t0, t1, t2, t3, 2 more"));
+        check(json!([]), None);
+    }
+}

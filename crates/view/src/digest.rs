@@ -1,0 +1,93 @@
+//! Digests: what happened in a span of time, for a person who was away.
+
+use serde::Serialize;
+
+use crate::{
+    Approval, Run, Time,
+    money::{Billed, Listed, Rebought},
+};
+
+/// What happened to all runs in a span of time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Digest {
+    pub since: Time,
+    pub until: Time,
+    /// Machine that tells it.
+    pub host: String,
+    /// Address of the page; null if no setting names one.
+    pub link: Option<String>,
+    pub calls: i64,
+    #[serde(flatten)]
+    pub billed: Billed,
+    #[serde(flatten)]
+    pub listed: Listed,
+    pub deaths: i64,
+    /// Input that restarted agents bought again.
+    #[serde(flatten)]
+    pub rebought: Rebought,
+    /// Outages of providers, each once, however many runs waited.
+    pub outages: Vec<DigestOutage>,
+    /// Approvals that wait for a person.
+    pub approvals: Vec<Approval>,
+    /// Runs that began, ended or changed in this time, those that wait for a person first.
+    pub runs: Vec<DigestRun>,
+}
+
+/// Outage of a provider.
+#[derive(Clone, Debug, Serialize)]
+pub struct DigestOutage {
+    pub upstream: String,
+    pub why: String,
+    pub from: Time,
+    /// Null while it lasts.
+    pub to: Option<Time>,
+    /// Number of runs that waited.
+    pub runs: usize,
+}
+
+/// Place of a run in a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// A person is asked for something.
+    Asks,
+    /// It stands still until somebody does something.
+    Stands,
+    GoesOn,
+    Ended,
+}
+
+/// Cost of a run in the time of a digest.
+#[derive(Clone, Debug, Serialize)]
+pub struct DigestCost {
+    #[serde(flatten)]
+    pub billed: Billed,
+    #[serde(flatten)]
+    pub listed: Listed,
+    pub deaths: i64,
+    /// Input that restarted agents bought again.
+    #[serde(flatten)]
+    pub rebought: Rebought,
+}
+
+/// Run in a digest.
+#[derive(Clone, Debug, Serialize)]
+pub struct DigestRun {
+    #[serde(flatten)]
+    pub run: Run,
+    pub standing: Standing,
+    /// Commands to type.
+    pub commands: Vec<String>,
+    pub link: Option<String>,
+    /// What it cost in this time.
+    pub in_this_time: DigestCost,
+    /// Last text of its model.
+    pub last_words: Option<String>,
+    /// Last lines that its newest attempt printed.
+    pub last_output: Vec<String>,
+    pub branch: Option<String>,
+    /// Commits in its directory in this time while it ran, newest first.
+    pub commits: Vec<String>,
+    /// Files that these commits changed.
+    pub files: Vec<String>,
+}
