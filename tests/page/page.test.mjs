@@ -57,7 +57,7 @@ test("a run is seen to die and to go on, and its calls are read", async () => {
   // The attempts' list says what the second one was given, and where the first one died, by the journal's number.
   await until("the attempts tell it", async () => {
     const [second, first] = await page.$$eval("section[aria-labelledby=lives] tbody tr", (all) => all.map((row) => row.innerText));
-    return /2 answers\s+[\d.]+ usd saved/.test(second) && !/answer/.test(first) && /after entry 2, call/.test(first);
+    return /2 answers\s+[\d.]+ usd saved/.test(second) && !/usd saved/.test(first) && /after entry 2, call/.test(first);
   });
   await page.focus("canvas");
   await page.keyboard.press("ArrowLeft");
@@ -165,7 +165,7 @@ test("each attempt tells what was replayed to it, one that asked for nothing new
   await open(page, "thrice");
   await until("both are told", async () => {
     const [third, second, first] = await page.$$eval("section[aria-labelledby=lives] tbody tr", (all) => all.map((row) => row.innerText));
-    return /\t3 answers\s+[\d.]+ usd saved/.test(third) && /\t2 answers\s+[\d.]+ usd saved/.test(second) && !/answer/.test(first);
+    return /\t3 answers\s+[\d.]+ usd saved/.test(third) && /\t2 answers\s+[\d.]+ usd saved/.test(second) && !/usd saved/.test(first);
   });
   // A halt by a limit: one command gives room and goes on.
   await says(page, /outlast resume \S+ --add-calls \d+/);
@@ -437,11 +437,22 @@ for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], 
       if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png`, clip: { x: 0, y: 0, width, height: 760 } });
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(wide <= 0, `${view} is ${wide} px too wide`);
+      const cut = await page.$$eval("nav.main a", (links, width) => links.filter((a) => {
+        const { left, right } = a.getBoundingClientRect();
+        return left < 0 || right > width;
+      }).map((a) => a.innerText), width);
+      assert.deepEqual(cut, [], `${view}: places that are out of sight`);
       await page.evaluate(await readFile(axe, "utf8"));
       const found = await page.evaluate(async () => (await axe.run(document)).violations
         .filter((v) => v.impact === "serious" || v.impact === "critical").map((v) => `${v.id}: ${v.nodes.map((n) => n.html).slice(0, 3).join(" ")}`));
       assert.deepEqual(found, [], view);
     }
+    // The approval is what the run waits for, and its entry is headed by the run's name.
+    await page.evaluate((id) => { location.hash = `#/run/${id}`; }, id);
+    await says(page, /Waited[^]*a person/);
+    await says(page, "team=research");
+    await page.evaluate((id) => { location.hash = `#/run/${id}/3`; }, id);
+    await until("the entry is headed by the run's name", async () => (await page.$eval("h1", (h) => h.innerText)).startsWith("nightly report"));
     assert.deepEqual(problems, []);
     await page.close();
   });

@@ -18,6 +18,7 @@ export function Call({ id, seq }) {
   const read = useRead(() => api.entry(id, seq), [id, seq],
     { on: ofRun(id), every: (one) => (one?.live ? COMING : SLOW) });
   const e = read.data;
+  const run = useRead(() => api.run(id), [id], ONCE);
   const [diffs, compare] = useState(false);
   const before = useRead(() => (diffs && e?.call_before ? api.entry(id, e.call_before) : Promise.resolve(null)), [diffs, id, e?.call_before], ONCE);
   const go = (n) => {
@@ -31,7 +32,7 @@ export function Call({ id, seq }) {
   }, [id, seq]);
   return html`
     <div class="head">
-      <h1><${To} path=${["run", id]}>${line(id, 60)}</${To}> <span class="soft">/</span> entry ${seq}</h1>${e ? html`<span class="tag">${e.act ? "act" : e.kind}</span>` : ""}
+      <h1><${To} path=${["run", id]}>${line(run.data?.name ?? run.data?.job?.name ?? id, 60)}</${To}> <span class="soft">/</span> entry ${seq}</h1>${e ? html`<span class="tag">${e.act ? "act" : e.kind}</span>` : ""}
       ${e ? html`<${State} of=${standing(e)} />` : ""}
       <span class="grow"></span>
       <div class="buttons">

@@ -112,9 +112,9 @@ export function Job({ id, looks }) {
 }
 
 function Items({ items, again }) {
-  return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table><thead><tr><th scope="col">Key</th><th scope="col" class="num">Tries</th><th scope="col" class="num">Deaths</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col" class="num">Ended</th>${again ? html`<th scope="col"><span class="only-read">Act</span></th>` : ""}</tr></thead>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table class="cards items"><thead><tr><th scope="col">Key</th><th scope="col" class="num">Tries</th><th scope="col" class="num">Deaths</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col" class="num">Ended</th>${again ? html`<th scope="col"><span class="only-read">Act</span></th>` : ""}</tr></thead>
     <tbody>${items.slice(0, 500).map((item) => html`<tr key=${item.seq}>
       <td class="mono">${line(item.key, 120)}${item.value !== undefined ? html`<details><summary class="soft">error</summary><pre>${pretty(item.value)}</pre></details>` : ""}</td>
-      <td class="num">${item.tries ?? ""}</td><td class="num">${item.deaths || ""}</td><td class="num">${count(item.calls)}</td><td class="num">${usd(item.spent_nano_usd)}</td>
+      <td class="num wide">${item.tries ?? ""}</td><td class="num wide">${item.deaths || ""}</td><td class="num wide">${count(item.calls)}</td><td class="num" data-unit="usd">${usd(item.spent_nano_usd)}</td>
       <td class="num soft">${item.closed_at ? ago(item.closed_at) : ""}</td>${again ? html`<td class="num"><button onClick=${() => again(item)}>Retry</button></td>` : ""}</tr>`)}</tbody></table></div>`;
 }

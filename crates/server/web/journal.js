@@ -11,6 +11,12 @@ const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop",
 const subject = (e) => (e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "");
 export const what = (e) => line(subject(e), 120);
 
+/** What was said or done in an entry, if that is known; else its subject. */
+export const told = (e) => line(e.gist ?? subject(e), 240);
+
+/** Whether an entry is bookkeeping of Outlast's own, such as a copy of an agent's session. */
+export const isOwn = (e) => Boolean(e.key?.startsWith("outlast:")) && !e.act;
+
 /** What is unusual about an entry, in words. */
 export function marks(e) {
   const call = e.call ?? {};
@@ -61,7 +67,7 @@ const texts = new WeakMap();
 function said(e) {
   let text = texts.get(e);
   if (text === undefined) {
-    text = `${e.seq} ${subject(e)} ${e.state} ${standing(e)} ${marks(e).join(" ")}`.toLowerCase();
+    text = `${e.seq} ${subject(e)} ${e.gist ?? ""} ${e.state} ${standing(e)} ${marks(e).join(" ")}`.toLowerCase();
     texts.set(e, text);
   }
   return text;
@@ -72,11 +78,13 @@ export function Journal({ id, entries, whole, chosen, choose }) {
   const [text, seek] = useState("");
   const place = useRef(null);
   const [top, scroll] = useState(0);
+  const [all, show] = useState(false);
+  const own = useMemo(() => entries.filter(isOwn).length, [entries]);
   const rows = useMemo(() => {
     const wanted = text.toLowerCase();
-    if (!kind && !wanted) return entries;
-    return entries.filter((e) => (!kind || e.kind === kind) && (!wanted || said(e).includes(wanted)));
-  }, [entries, kind, text]);
+    if (!kind && !wanted && (all || !own)) return entries;
+    return entries.filter((e) => (all || !isOwn(e)) && (!kind || e.kind === kind) && (!wanted || said(e).includes(wanted)));
+  }, [entries, kind, text, all, own]);
   const high = 520;
   useEffect(() => {
     const n = rows.findIndex((e) => e.seq === chosen);
@@ -102,6 +110,7 @@ export function Journal({ id, entries, whole, chosen, choose }) {
   return html`
     <div class="bar"><h2 id="journal">Journal</h2><span class="soft">${count(rows.length)}${rows.length !== entries.length ? ` of ${count(entries.length)}` : ""} entries</span>
       <span style=${{ flex: 1 }}></span>
+      ${own ? html`<button aria-pressed=${all} onClick=${() => show(!all)} title="Copies of the agent's session, and what else Outlast keeps for itself">all</button>` : ""}
       <label class="only-read" for="kind">Kind</label>
       <select id="kind" value=${kind} onChange=${(e) => pick(e.target.value)}><option value="">every kind</option>${KINDS.map((k) => html`<option key=${k}>${k}</option>`)}</select>
       <label class="only-read" for="find">Find in the journal</label>
@@ -114,7 +123,7 @@ export function Journal({ id, entries, whole, chosen, choose }) {
           ${shown.map((e, n) => html`<${To} key=${e.seq} path=${["run", id, e.seq]} class=${e.seq === chosen ? "row at" : "row"}
               style=${{ top: `${(from + n) * HEIGHT}px` }} onFocus=${() => choose(e.seq)}>
             <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.act ? "act" : e.kind}</span><span><${State} of=${standing(e)} /></span>
-            <span title=${marks(e).map((m) => line(m, 200)).join(", ")}>${what(e) || e.kind} <span class="soft">${line(marks(e).join(", "), 120)}</span></span>
+            <span title=${[told(e), ...marks(e).map((m) => line(m, 200))].join(", ")}>${told(e) || e.kind} <span class="soft">${line(marks(e).join(", "), 120)}</span></span>
             <span class="num wide">${tokens(e)}</span><span class="num">${cost(e)}</span><span class="num wide">${e.attempt}</span>
           </${To}>`)}
         </div>

@@ -53,6 +53,11 @@ export function replaysOf(entries, attempts, replayed) {
   return found;
 }
 
+/** Parts of a span of microseconds in which the run waited, in their order. */
+export const waitedIn = (waits, from, to) => waits
+  .map((w) => [Math.max(from, micros(w.from)), Math.min(to, micros(w.to) ?? to)])
+  .filter(([a, b]) => b > a);
+
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1.5e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 2 * 864e5, 7 * 864e5];
 const two = (n) => String(n).padStart(2, "0");
 

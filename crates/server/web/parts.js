@@ -47,6 +47,12 @@ export function Meter({ spent, held = 0, limit, unit = "cost_nano_usd" }) {
   </div>`;
 }
 
+/** Tags as small labels; `act(key, value)` is called for one that is pressed. */
+export const Tags = ({ tags, act }) => tags.map(([k, v]) => {
+  const text = line(v ? `${k}=${v}` : k, 60);
+  return act ? html`<button key=${k} class="tag" title="Only runs with this tag" onClick=${() => act(k, v)}>${text}</button>` : html`<span key=${k} class="tag">${text}</span>`;
+});
+
 // Percent of another limit, from which on it is shown instead of the run's own in dollars.
 const NEAR = 10;
 

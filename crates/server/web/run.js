@@ -5,10 +5,10 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
-import { Journal } from "./journal.js";
+import { Journal, isOwn, told as said } from "./journal.js";
 import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
-import { Command, Meter, Problem, Spent, State, To, Waits } from "./parts.js";
+import { Command, Meter, Problem, Spent, State, Tags, To, Waits } from "./parts.js";
 import { ago, amount, between, change, clean, count, ended, lasted, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
@@ -19,7 +19,7 @@ const BETWEEN = 700;
  * Reads all entries of a run, page by page, and then what is new and what was open. An answer that is replayed changes an
  * entry that was closed long ago: when the run's count of them grows, all is read again. A run that is over is not.
  */
-function useEntries(id, live, replayed) {
+function useEntries(id, live, replayed, told) {
   const kept = useRef(null);
   const [all, tell] = useState({ list: [], whole: false, error: null });
   useEffect(() => {
@@ -28,7 +28,8 @@ function useEntries(id, live, replayed) {
   }, [id]);
   const again = useNews(async (over) => {
     const had = kept.current;
-    if (had.ended) return;
+    // What the run is, and how its entries are told, is known first.
+    if (had.ended || replayed.current === null) return;
     // A run that was over before this look changes no more after it.
     had.ended = !live.current;
     try {
@@ -41,7 +42,7 @@ function useEntries(id, live, replayed) {
       }
       let changed = !had.map.size;
       for (let next = from; next !== null && !over(); ) {
-        const page = await api.entries(id, { after: next, limit: PAGE });
+        const page = await api.entries(id, { after: next, limit: PAGE, gist: told.current || undefined });
         for (const e of page.entries) {
           const known = had.map.get(e.seq);
           if (!known || known.state !== e.state || known.replayed_to !== e.replayed_to) changed = true;
@@ -68,15 +69,19 @@ export function Run({ id, looks }) {
   const live = useRef(true);
   const replayed = useRef(null);
   const read = useRead(() => Promise.all([api.run(id), api.attempts(id)]), [id], { on: ofRun(id), least: BETWEEN });
-  const [run, told] = read.data ?? [];
+  const [run, lives] = read.data ?? [];
   replayed.current = run ? run.replayed ?? 0 : null;
+  // What was said and done is worth a line where a program keeps its conversation itself; a job's calls are too many.
+  const told = useRef(false);
+  told.current = Boolean(run?.command);
   live.current = !run || !["completed", "failed", "cancelled"].includes(run.status);
-  const entries = useEntries(id, live, replayed);
+  const entries = useEntries(id, live, replayed, told);
   const drawn = useLater(entries.list);
   const [chosen, choose] = useState(null);
   const [act, ask] = useState(null);
   // The same attempts are the same list: a timeline is not laid out anew for nothing.
-  const attempts = useMemo(() => told?.attempts ?? [], [JSON.stringify(told?.attempts)]);
+  const attempts = useMemo(() => lives?.attempts ?? [], [JSON.stringify(lives?.attempts)]);
+  const waits = useMemo(() => lives?.waits ?? [], [JSON.stringify(lives?.waits)]);
   useKeys((key) => {
     if (key === "u" || key === "Escape") location.hash = "#/runs";
     else if (key === "x" && !looks) ask("stop");
@@ -91,12 +96,14 @@ export function Run({ id, looks }) {
       ${looks ? "" : html`<${Acts} run=${run} attempts=${attempts} chosen=${chosen} act=${act} ask=${ask} done=${read.again} />`}
     </div>
     <${Problem} error=${read.error} />
+    <${Place} run=${run} />
     <${Why} run=${run} attempts=${attempts} />
     <${Facts} run=${run} attempts=${attempts} />
     <section class="panel" aria-labelledby="timeline">
-      <${Timeline} entries=${drawn} attempts=${attempts} run=${run} chosen=${chosen} choose=${choose} />
+      <${Timeline} entries=${drawn} attempts=${attempts} waits=${waits} run=${run} chosen=${chosen} choose=${choose} />
     </section>
-    <${Partings} run=${run} attempts=${attempts} />
+    <${Waited} waits=${waits} />
+    <${Partings} run=${run} attempts=${attempts} entries=${entries.list} />
     <${Decisions} id=${run.run} entries=${entries.list} />
     <${Problem} error=${entries.error} />
     <section class="panel" aria-labelledby="journal">
@@ -107,6 +114,26 @@ export function Run({ id, looks }) {
       <section class="panel" aria-labelledby="budget"><h2 id="budget">Budget</h2><${Budget} units=${run.budget ?? []} /></section>
     </div>
     <${About} run=${run} />`;
+}
+
+/** Where it runs, and its tags. */
+function Place({ run }) {
+  const tags = Object.entries(run.tags ?? {});
+  if (!run.directory && !tags.length) return null;
+  return html`<p class="place">${run.directory ? html`<span class="soft mono">${line(run.directory, 300)}</span> ` : ""}<${Tags} tags=${tags} /></p>`;
+}
+
+// Most waits that are listed, the newest ones. The timeline shows all.
+const WAITS = 20;
+const WAITED = { provider: "its provider", limit: "a usage limit", budget: "a budget", person: "a person" };
+
+/** When the run waited, and for whom. */
+function Waited({ waits }) {
+  if (!waits.length) return null;
+  return html`<section class="panel" aria-labelledby="waited"><h2 id="waited">Waited</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
+    <thead><tr><th scope="col">For</th><th scope="col">From</th><th scope="col" class="num">How long</th><th scope="col">Why</th></tr></thead>
+    <tbody>${waits.slice(-WAITS).reverse().map((w) => html`<tr key=${w.from}><td class="nowrap">${WAITED[w.kind] ?? line(w.kind, 40)}</td><td class="nowrap">${when(w.from)}</td>
+      <td class="num">${span(between(w.from, w.to))}${w.to ? "" : " so far"}</td><td>${line(w.why, 200)}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 /** What is wrong, and what a person can do. */
@@ -137,7 +164,7 @@ function Facts({ run, attempts }) {
   const died = attempts.filter((a) => a.died).length;
   const fact = (label, value, small) => html`<div><div class="label">${label}</div><div class="value">${value}${small ? html` <small>${small}</small>` : ""}</div></div>`;
   return html`<div class="panel facts">
-    <div><div class="label">Spent, usd</div><div class="value"><${Spent} run=${run} /></div></div>
+    <div><div class="label">${run.login ? "List price, usd; not billed" : "Billed, usd"}</div><div class="value"><${Spent} run=${run} /></div></div>
     ${fact("Calls", count(run.calls), `${count(run.tokens)} tokens`)}
     ${fact("Lives", some(attempts.length, "attempt"), died ? some(died, "death") : "no death")}
     ${fact("Replayed, not paid again", some(run.replayed ?? 0, "answer"), `${usd(run.saved_nano_usd)} usd saved`)}
@@ -176,9 +203,11 @@ function Decisions({ id, entries }) {
 const STATED = ["approved", "denied", "blocked"];
 
 /** Where an attempt asked something new although recorded answers were left. */
-function Partings({ run, attempts }) {
+function Partings({ run, attempts, entries }) {
   const parted = attempts.filter((a) => a.diverged_at);
-  if (!parted.length) return null;
+  // An agent that keeps its conversation itself asks something new whenever it is started again.
+  const isUsual = entries.some((e) => e.key?.startsWith("outlast:session"));
+  if (!parted.length || (isUsual && run.halt?.code !== "diverged")) return null;
   return html`<div class="note care">
     ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} left its recorded past at
       <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while${" "}
@@ -194,8 +223,10 @@ function Lives({ run, attempts, entries }) {
     const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, last: null }).get(attempt);
     for (const e of entries) {
       const had = of(e.attempt);
-      had.last = e;
+      // What was at work when it ended says more than what was opened after that.
+      if (!isOwn(e) && (!had.last || had.last.closed_at)) had.last = e;
       if (e.kind !== "call") continue;
+      if (e.gist) had.words = e.gist;
       had.calls += 1;
       had.cost += e.spent_nano_usd;
     }
@@ -208,8 +239,8 @@ function Lives({ run, attempts, entries }) {
       const [of, was] = [done.get(a.attempt), given.get(a.attempt)];
       return html`<tr key=${a.attempt}>
         <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
-        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>entry ${of.last.seq}</${To}>, ${of.last.act ? "act" : of.last.kind}`
-          : "before it did anything new"}</span>` : ""}</td>
+        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>entry ${of.last.seq}</${To}>, ${of.last.act ? "act" : of.last.kind}${of.last.kind === "tool" && of.last.gist ? `: ${said(of.last)}` : ""}`
+          : "before it did anything new"}</span>` : ""}${of?.words ? html`<span class="under">${line(of.words, 200)}</span>` : ""}</td>
         <td class="num">${count(of?.calls ?? 0)}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
         <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
@@ -225,25 +256,24 @@ const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && e.state !=
 
 function Budget({ units }) {
   const used = units.filter((u) => u.limit !== null || u.spent > 0);
+  const [flies, doubts] = [used.some((u) => u.reserved), used.some((u) => u.in_doubt)];
   return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
-    <thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th></tr></thead>
+    <thead><tr><th scope="col">Unit</th><th scope="col">Spent</th>${flies ? html`<th scope="col" class="num">In flight</th>` : ""}${doubts ? html`<th scope="col" class="num">In doubt</th>` : ""}<th scope="col" class="num">Left</th></tr></thead>
     <tbody>${used.map((u) => html`<tr key=${u.unit}>
       <td>${unitWord(u.unit)}</td>
       <td><${Meter} spent=${u.spent} held=${u.reserved} limit=${u.limit} unit=${u.unit} /></td>
-      <td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td>
-      <td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>
+      ${flies ? html`<td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td>` : ""}
+      ${doubts ? html`<td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>` : ""}
       <td class="num ${u.left !== null && u.left <= 0 ? "bad" : ""}">${u.left === null ? "" : amount(u.unit, Math.max(0, u.left))}</td>
     </tr>`)}</tbody>
   </table></div>`;
 }
 
 function About({ run }) {
-  const tags = Object.entries(run.tags ?? {});
   return html`<section class="panel"><h2>About</h2><div class="in">
     <p class="mono">${clean(run.run)}</p>
-    ${run.command ? html`<p class="mono">${line(run.command.argv.join(" "), 600)}</p><p class="soft mono">in ${line(run.command.directory, 300)}</p>` : ""}
+    ${run.command ? html`<p class="mono">${line(run.command.argv.join(" "), 600)}</p>` : ""}
     ${run.parent ? html`<p>Inside of <${To} path=${["run", run.parent]}>${line(run.parent, 120)}</${To}></p>` : ""}
-    ${tags.length ? html`<p>${tags.map(([k, v]) => html`<span key=${k} class="tag">${line(v ? `${k}=${v}` : k, 120)}</span>`)}</p>` : ""}
     <p><${To} path=${["state", `run:${run.run}`]}>Its state</${To}></p>
     <p class="soft">Last changed ${ago(run.changed_at)}</p>
   </div></section>`;

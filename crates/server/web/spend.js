@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import uPlot from "./vendor/uPlot.mjs";
 import * as api from "./api.js";
 import { SUMS, useRead } from "./live.js";
-import { Empty, Problem, Waits } from "./parts.js";
+import { Empty, Problem, To, Waits } from "./parts.js";
 import { count, line, usd } from "./words.js";
 
 const DAY = 86400;
@@ -31,19 +31,20 @@ export function Spend() {
     </div>
     <${Problem} error=${read.error} again=${read.again} />
     ${total ? html`<div class="panel facts">
-      <div><div class="label">Spent, usd</div><div class="value">${usd(total.spent_nano_usd)}</div></div>
+      <div><div class="label">Billed, usd</div><div class="value">${usd(total.billed_nano_usd)}</div></div>
+      ${total.listed_nano_usd ? html`<div><div class="label">List price, usd; not billed</div><div class="value">${usd(total.listed_nano_usd)}</div></div>` : ""}
       <div><div class="label">Calls</div><div class="value">${count(total.calls)}</div></div>
       <div><div class="label">Tokens</div><div class="value">${count(total.tokens)}</div></div>
-      <div><div class="label">In doubt, usd</div><div class="value">${usd(total.in_doubt_nano_usd)}</div></div>
+      ${total.in_doubt_nano_usd ? html`<div><div class="label">In doubt, usd</div><div class="value">${usd(total.in_doubt_nano_usd)}</div></div>` : ""}
     </div>` : ""}
     <section class="panel" aria-labelledby="days"><h2 id="days">usd by day (UTC) and ${by === "tag" ? tag : by}</h2>
       ${!read.data ? (read.error ? "" : html`<${Waits} />`) : lines.length ? html`<div class="in"><${Plot} lines=${lines} by=${key} groups=${groups} /></div>`
         : html`<${Empty}>No call in this time.</${Empty}>`}
     </section>
     ${groups.length ? html`<section class="panel"><h2>By ${by === "tag" ? tag : by}</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
-      <thead><tr><th scope="col">${by === "tag" ? line(tag, 40) : by}</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">usd</th></tr></thead>
-      <tbody>${groups.slice(0, 200).map((g) => html`<tr key=${g.name}><td>${line(g.name || "(none)", 120)}</td><td class="num">${count(g.calls)}</td><td class="num">${count(g.tokens)}</td>
-        <td class="num">${g.doubt ? usd(g.doubt) : ""}</td><td class="num">${usd(g.spent)}</td></tr>`)}</tbody>
+      <thead><tr><th scope="col">${by === "tag" ? line(tag, 40) : by}</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Tokens</th>${total?.in_doubt_nano_usd ? html`<th scope="col" class="num">In doubt</th>` : ""}<th scope="col" class="num">Billed, usd</th>${total?.listed_nano_usd ? html`<th scope="col" class="num">List price, usd</th>` : ""}</tr></thead>
+      <tbody>${groups.slice(0, 200).map((g) => html`<tr key=${g.key}><td>${by === "run" ? html`<${To} path=${["run", g.key]}>${line(g.name, 120)}</${To}>` : line(g.name || "(none)", 120)}${g.name !== g.key ? html`<span class="under mono">${line(g.key, 120)}</span>` : ""}</td><td class="num">${count(g.calls)}</td><td class="num">${count(g.tokens)}</td>
+        ${total.in_doubt_nano_usd ? html`<td class="num">${g.doubt ? usd(g.doubt) : ""}</td>` : ""}<td class="num">${usd(g.billed)}</td>${total.listed_nano_usd ? html`<td class="num">${g.listed ? usd(g.listed) : ""}</td>` : ""}</tr>`)}</tbody>
     </table></div></section>` : ""}`;
 }
 
@@ -51,13 +52,15 @@ export function Spend() {
 function sums(lines, key) {
   const found = new Map();
   for (const one of lines) {
-    const name = String(one[key] ?? "");
-    const had = found.get(name) ?? { name, calls: 0, tokens: 0, spent: 0, doubt: 0 };
+    const value = String(one[key] ?? "");
+    const had = found.get(value) ?? { key: value, name: one.name ?? value, calls: 0, tokens: 0, spent: 0, billed: 0, listed: 0, doubt: 0 };
     had.calls += one.calls;
     had.tokens += one.tokens;
     had.spent += one.spent_nano_usd;
+    had.billed += one.billed_nano_usd;
+    had.listed += one.listed_nano_usd;
     had.doubt += one.in_doubt_nano_usd;
-    found.set(name, had);
+    found.set(value, had);
   }
   return [...found.values()].sort((a, b) => b.spent - a.spent);
 }
@@ -77,7 +80,7 @@ function Plot({ lines, by, groups }) {
     const last = Date.parse(days.at(-1) + "T00:00:00Z") / 1000;
     const xs = [];
     for (let at = first; at <= last; at += DAY) xs.push(at);
-    const named = groups.slice(0, SERIES).map((g) => g.name);
+    const named = groups.slice(0, SERIES).map((g) => g.key);
     const rest = groups.length > SERIES;
     const values = [...named, ...(rest ? [null] : [])].map(() => new Array(xs.length).fill(0));
     for (const one of lines) {
@@ -89,10 +92,11 @@ function Plot({ lines, by, groups }) {
     const stacked = values.map((own, n) => own.map((v, at) => v + values.slice(0, n).reduce((sum, below) => sum + below[at], 0)));
     const hues = dark.matches ? DARK : LIGHT;
     const series = values.map((own, n) => ({
-      label: n < named.length ? line(named[n] || "(none)", 40) : `${groups.length - SERIES} more`,
+      label: n < named.length ? line(groups[n].name || "(none)", 40) : `${groups.length - SERIES} more`,
       fill: hues[n], stroke: hues[n], width: 0, points: { show: false },
       paths: uPlot.paths.bars({ size: [0.7, 48] }),
-      value: (u, v, s, at) => (at === null || at === undefined ? "–" : usd(own[at] * 1e9)),
+      // Where no day is pointed at, the legend has the sum of all.
+      value: (u, v, s, at) => usd((at === null || at === undefined ? own.reduce((sum, one) => sum + one, 0) : own[at]) * 1e9),
     }));
     const drawn = stacked.map((v, n) => [v, series[n]]).reverse();
     const grid = { stroke: colour("line"), width: 1 };
@@ -103,7 +107,7 @@ function Plot({ lines, by, groups }) {
       scales: { x: { range: [first - 0.6 * DAY, last + 0.6 * DAY] }, y: { range: (u, low, high) => [0, (high || 1) * 1.08] } },
       axes: [{ ...axis, space: 70, incrs: [DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY], values: (u, ticks) => ticks.map((t) => new Date(t * 1e3).toISOString().slice(5, 10)) },
         { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v >= 1 || v === 0 ? v.toFixed(ticks[1] - ticks[0] < 1 ? 2 : 0) : String(Number(v.toPrecision(2))))) }],
-      series: [{ value: (u, v) => (v === null ? "–" : new Date(v * 1e3).toISOString().slice(0, 10)) }, ...drawn.map(([, s]) => s)],
+      series: [{ label: "day", value: (u, v) => (v === null || v === undefined ? "all days" : new Date(v * 1e3).toISOString().slice(0, 10)) }, ...drawn.map(([, s]) => s)],
       legend: { live: true }, cursor: { drag: { x: false, y: false } },
     }, [xs, ...drawn.map(([v]) => v)], place.current);
     const sized = new ResizeObserver(() => place.current && plot.setSize({ width: place.current.clientWidth, height: 260 }));

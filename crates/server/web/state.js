@@ -15,7 +15,11 @@ const WRITTEN = { on: ofState };
 export function State({ path }) {
   const [namespace, agent, key] = path;
   const names = useRead(() => api.namespaces({ limit: 1000 }), [], WRITTEN);
-  const all = names.data?.namespaces ?? [];
+  const [own, show] = useState(false);
+  // Outlast's own tables are nobody's notes.
+  const isOwn = (name) => name.startsWith("outlast:");
+  const stored = names.data?.namespaces ?? [];
+  const all = stored.filter((one) => own || !isOwn(one.namespace) || one.namespace === namespace);
   const newest = all.find((one) => one.namespace === namespace)?.commit ?? 0;
   const [commit, travel] = useState(null);
   useLayoutEffect(() => travel(null), [namespace]);
@@ -29,7 +33,8 @@ export function State({ path }) {
     </div>
     <${Problem} error=${names.error} again=${names.again} />
     <div class="split">
-      <nav class="panel" aria-label="Namespaces and agents"><h2>Namespaces</h2>
+      <nav class="panel" aria-label="Namespaces and agents"><div class="bar"><h2>Namespaces</h2><span style=${{ flex: 1 }}></span>
+          ${stored.some((one) => isOwn(one.namespace)) ? html`<button aria-pressed=${own} onClick=${() => show(!own)} title="Those of Outlast's own too">all</button>` : ""}</div>
         ${names.data && !all.length ? html`<${Empty}>Nothing is stored.</${Empty}>` : ""}
         <ul class="list">${all.map((one) => html`<li key=${one.namespace}><button aria-current=${one.namespace === namespace ? "true" : undefined}
             onClick=${() => { location.hash = `#/state/${encodeURIComponent(one.namespace)}`; }}>${line(one.namespace || "(empty)", 60)}</button>

@@ -2,8 +2,8 @@
 // more work for the browser than ten; the journal below says the same in text.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
-import { cost, marks, took, what } from "./journal.js";
-import { lanesOf, scaleOf } from "./lanes.js";
+import { cost, marks, told, took, what } from "./journal.js";
+import { lanesOf, scaleOf, waitedIn } from "./lanes.js";
 import { between, clean, count, ended, line, micros, some, span, usd, when } from "./words.js";
 
 const ROW = 18;
@@ -11,7 +11,7 @@ const PAD = 9;
 const AXIS = 24;
 const MOST_HEIGHT = 460;
 
-export function Timeline({ entries, attempts, run, chosen, choose }) {
+export function Timeline({ entries, attempts, waits, run, chosen, choose }) {
   const place = useRef(null);
   const box = useRef(null);
   const [width, fit] = useState(0);
@@ -59,8 +59,8 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
     canvas.style.height = `${height}px`;
     const c = canvas.getContext("2d");
     c.setTransform(dense, 0, 0, dense, 0, 0);
-    draw(c, { width, height, gutter, head, across, x, view, scale, layout, tops, scroll, chosen, narrow });
-  }, [width, height, view, scale, layout, scroll, chosen, colours]);
+    draw(c, { width, height, gutter, head, across, x, view, scale, layout, waits, tops, scroll, chosen, narrow });
+  }, [width, height, view, scale, layout, waits, scroll, chosen, colours]);
 
   const around = (middle, factor) => zoom(([a, b]) => {
     const size = Math.min(1, Math.max((b - a) * factor, 1e-6));
@@ -146,7 +146,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
   };
   const at = entries.find((e) => e.seq === chosen);
   const deaths = attempts.filter((a) => a.died).length;
-  const tells = `Timeline: ${some(attempts.length, "attempt")}, ${some(deaths, "death")}, ${some(entries.length, "entry")}. Arrow keys choose an entry, Enter opens it, plus and minus zoom.`;
+  const tells = `Timeline: ${some(attempts.length, "attempt")}, ${some(deaths, "death")}, ${some(waits.length, "wait")}, ${some(entries.length, "entry")}. Arrow keys choose an entry, Enter opens it, plus and minus zoom.`;
   return html`
     <div class="bar"><h2 id="timeline">Timeline</h2>
       <span class="grow" style=${{ flex: 1 }}></span>
@@ -161,20 +161,21 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
       <canvas ref=${place} tabindex="0" role="application" aria-label=${tells} aria-describedby="chosen"
         onKeyDown=${typed} onPointerDown=${down} onPointerMove=${moved} onPointerUp=${up} onPointerLeave=${() => point(null)}
         onDblClick=${(event) => { const e = under(event); if (e) location.hash = `#/run/${encodeURIComponent(run.run)}/${e.seq}`; }}></canvas>
-      ${tip ? html`<div class="tip" style=${{ left: `${Math.min(tip.x + 12, width - 240)}px`, top: `${Math.min(tip.y + 14, height - 20)}px` }}><${Told} e=${tip.e} /></div>` : ""}
+      ${tip ? html`<div class="tip" style=${{ left: `${Math.min(tip.x + 12, width - 240)}px`, top: `${Math.min(tip.y + 14, height - 20)}px` }}><${Told} e=${tip.e} waits=${waits} /></div>` : ""}
     </div>
     <div class="legend">
-      <span><i class="k-done"></i>call, as wide as it took and as high as it cost</span><span><i class="k-replayed"></i>replayed to a later attempt</span>
+      <span><i class="k-done"></i>call, as wide as it took and as high as it cost</span>${waits.length ? html`<span><i class="k-waited"></i>waited: for its provider, a usage limit, a budget or a person</span>` : ""}<span><i class="k-replayed"></i>replayed to a later attempt</span>
       <span><i class="k-failed"></i>failed</span><span><i class="k-unknown"></i>in doubt</span><span><i class="k-step"></i>step or item</span><span><b class="bad">✗</b> death</span><span><b class="good">↺</b> replayed in it, and the usd saved</span>
     </div>
     <div id="chosen" class="bar" style=${{ borderTop: "1px solid var(--line)", borderBottom: 0 }} aria-live="polite">
-      ${at ? html`<${Told} e=${at} flat /> <span style=${{ flex: 1 }}></span><a href=${`#/run/${encodeURIComponent(run.run)}/${at.seq}`}>Read it</a>`
+      ${at ? html`<${Told} e=${at} waits=${waits} flat /> <span style=${{ flex: 1 }}></span><a href=${`#/run/${encodeURIComponent(run.run)}/${at.seq}`}>Read it</a>`
         : html`<span class="soft">Choose a bar to see what it was. Ctrl and the wheel zoom, dragging moves.</span>`}
     </div>`;
 }
 
-function Told({ e, flat }) {
-  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, what(e)].filter(Boolean).join(" "), e.state, took(e), cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
+function Told({ e, waits, flat }) {
+  const waited = waitedIn(waits, micros(e.opened_at), micros(e.closed_at) ?? Date.now() * 1000).reduce((sum, [a, b]) => sum + b - a, 0);
+  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, e.kind === "tool" ? told(e) : what(e)].filter(Boolean).join(" "), e.kind === "call" && e.gist, e.state, took(e), waited && `${span(waited / 1000)} of it waiting`, cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
   return flat ? html`<span>${words.map((w) => line(w, 160)).join(" · ")}</span>`
     : html`<strong>${words[0]}</strong> ${words.slice(1).map((w) => line(w, 160)).join(" · ")}<div class="soft">${when(e.opened_at)}, attempt ${e.attempt}</div>`;
 }
@@ -202,7 +203,7 @@ function palette() {
   return Object.fromEntries(["back", "raised", "sunk", "text", "soft", "line", "accent", "good", "care", "bad", "bar"].map((n) => [n, get(n)]));
 }
 
-function draw(c, { width, height, gutter, head, across, x, view, scale, layout, tops, scroll, chosen, narrow }) {
+function draw(c, { width, height, gutter, head, across, x, view, scale, layout, waits, tops, scroll, chosen, narrow }) {
   const p = palette();
   const font = getComputedStyle(document.body).fontFamily;
   c.clearRect(0, 0, width, height);
@@ -225,7 +226,8 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
     c.beginPath();
     c.rect(gutter, top, width - gutter, tall);
     c.clip();
-    bars(c, p, lane, top + head + PAD, x, width, gutter, chosen);
+    waited(c, p, waits, from, to, x, top + head + 3, tall - head - 6);
+    bars(c, p, lane, waits, top + head + PAD, x, width, gutter, chosen);
     if (a.diverged_at) mark(c, x(scale.at(lane, a.diverged_at)), top + head + 3, tall - head - 6, p.care, "≠");
     if (a.died) {
       c.strokeStyle = p.bad;
@@ -282,7 +284,20 @@ function clipped(c, text, room) {
   return shown + "…";
 }
 
-function bars(c, p, lane, top, x, width, gutter, chosen) {
+/** Marks where an attempt's run waited, behind its bars. */
+function waited(c, p, waits, from, to, x, top, tall) {
+  c.fillStyle = p.care;
+  for (const wait of waits) {
+    const [left, right] = [Math.max(from, x(micros(wait.from))), Math.min(to, wait.to ? x(micros(wait.to)) : to)];
+    if (right <= left) continue;
+    c.globalAlpha = 0.16;
+    c.fillRect(left, top, Math.max(1, right - left), tall);
+    c.globalAlpha = 1;
+    c.fillRect(left, top, Math.max(1, right - left), 2);
+  }
+}
+
+function bars(c, p, lane, waits, top, x, width, gutter, chosen) {
   const drawn = new Float64Array(lane.rows).fill(-1);
   for (const bar of lane.bars) {
     const from = x(bar.from);
@@ -309,7 +324,14 @@ function bars(c, p, lane, top, x, width, gutter, chosen) {
         c.setLineDash([]);
       } else {
         c.fillStyle = { failed: p.bad, unknown: p.care, void: p.line }[bar.e.state] ?? p.bar;
-        c.fillRect(from, base - tall, wide, tall);
+        // What it worked is as high as it cost; what it waited is a line.
+        let done = from;
+        for (const [a, b] of waitedIn(waits, bar.from, bar.to)) {
+          if (x(a) > done) c.fillRect(done, base - tall, x(a) - done, tall);
+          c.fillRect(x(a), base - 2, Math.max(1, x(b) - x(a)), 2);
+          done = x(b);
+        }
+        if (done < from + wide) c.fillRect(done, base - tall, from + wide - done, tall);
         if (bar.e.replayed_to) {
           c.strokeStyle = p.good;
           c.lineWidth = 1.5;
