@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod digest;
 pub mod files;
 pub mod guard;
 pub mod logs;
@@ -145,7 +146,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             if !jsonl::record(&path).exists() {
                 return printed(look, |page| commands::inspect::inspect_lines(&path, args, page));
             }
-            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, look)
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, &context)
         }
         Command::Fork(ref args) if args.into.is_some() => {
             let store = context.open(false, Default::default())?;
@@ -158,7 +159,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             if jsonl::is_file(job) =>
         {
             let path = context.around.directory().join(job);
-            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, look)
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, &context)
         }
         Command::Verify(VerifyArgs { file: Some(ref file), repair }) => {
             let path = context.around.directory().join(file);
@@ -239,6 +240,11 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                 commands::stop::stop(&*store, &by, here, &args, page, &mut thread::sleep)
             })
         }
+        Command::Digest(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            printed(look, |page| commands::digest::digest(&*store, &context, &args, page))
+        }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
             look_after(&*store, &context);
@@ -258,7 +264,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                 None => context.open(create, Default::default())?,
             };
             look_after(&*store, &context);
-            on_store(other, &*store, &by, look)
+            on_store(other, &*store, &by, &context)
         }
     }
 }
@@ -279,11 +285,12 @@ fn look_after(store: &dyn Store, context: &Context) {
 }
 
 /// Runs the commands that look at runs and change them, in the name of `by`.
-fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result<u8, CliError> {
+fn on_store(command: Command, store: &dyn Store, by: &str, context: &Context) -> Result<u8, CliError> {
+    let (look, here) = (context.look, context.around.directory());
     match command {
-        Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),
+        Command::Ls(args) => printed(look, |page| commands::ls::ls(store, here, &args, page)),
         Command::Journal(args) => printed(look, |page| {
-            commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
+            commands::journal::journal(store, here, &args, page, &mut || thread::sleep(FOLLOW))
         }),
         Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, by, &args, page)),
         Command::Budget(args) => printed(look, |page| commands::budget::budget(store, by, &args, page)),

@@ -85,7 +85,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             let admission = token.map_or(grpc::Admission::Everybody, grpc::Admission::ApiToken);
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, admission, stopped)));
         }
-        let telling = notify::Delivering::start(told, &network, node.store().clone(), node.clone());
+        let telling = notify::Delivering::start(told, &context, &network, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());
         proxy.begin_sharing();
         let sharing = tokio::spawn(proxy.clone().keep_sharing());

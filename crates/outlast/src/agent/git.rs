@@ -1,9 +1,8 @@
 //! Git's status as a new conversation is told it, where the program's own words about git are left out.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
+
+use crate::program::checkout::git;
 
 /// Most lines of `git status`, and most of its bytes, that a new conversation is told.
 const LINES: usize = 60;
@@ -18,14 +17,6 @@ pub fn status(directory: &Path) -> Option<String> {
     // A repository without a commit has none to tell.
     let commits = git(directory, &["log", "--oneline", "--no-decorate", "-n", COMMITS]).unwrap_or_default();
     Some(words(&status, &commits))
-}
-
-fn git(directory: &Path, words: &[&str]) -> Option<String> {
-    let mut command = Command::new("git");
-    // The status must not take a lock from under a git of the agent's own.
-    command.arg("--no-optional-locks").args(words).current_dir(directory);
-    let out = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 fn words(status: &str, commits: &str) -> String {

@@ -167,7 +167,7 @@ pub struct StopArgs {
     pub wait_ms: i64,
 }
 
-/// Start a run now that sleeps until its provider's usage limit resets
+/// Start a run now that sleeps until its provider's usage limit resets, or ask the provider now that it waits for
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast wake nightly")]
 pub struct WakeArgs {

@@ -14,12 +14,27 @@ use crate::render::time::When;
 /// List runs, newest first
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast ls\n  outlast ls --status halted\n  outlast ls --json | jq '.runs[].run'"
+    after_help = "Examples:\n  outlast ls\n  outlast ls --status halted\n  outlast ls --wide --dir . --since 22:00\n  outlast ls --json | jq '.runs[].run'"
 )]
 pub struct LsArgs {
     /// Only runs of this status
     #[arg(long, value_parser = status, value_name = "STATUS")]
     pub status: Option<Status>,
+    /// Only runs with this tag, or with this value of it
+    #[arg(long, value_name = "KEY[=VALUE]")]
+    pub tag: Option<String>,
+    /// Only runs that were started in this directory or below it
+    #[arg(long, value_name = "DIRECTORY")]
+    pub dir: Option<PathBuf>,
+    /// Only runs whose name or id contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Only runs that were created from this moment on: 22:00, 2026-11-20, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub since: Option<When>,
+    /// Also their directories, the branches that are checked out there now, and their tags
+    #[arg(long)]
+    pub wide: bool,
     /// Largest number of runs to list
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
@@ -53,12 +68,15 @@ pub struct ShowArgs {
     after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal --grep invoice\n  outlast journal nightly --divergence"
 )]
 pub struct JournalArgs {
-    /// The run: its id, its name, or the start of its id; with --grep: all runs
-    #[arg(value_name = "RUN", required_unless_present = "grep")]
+    /// The run: its id, its name, or the start of its id; the last run of this directory, with --grep: all runs
+    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
     pub follow: bool,
+    /// Also Outlast's own bookkeeping, such as copies of the agent's session, and a CLI agent's entries in all columns
+    #[arg(long)]
+    pub all: bool,
     /// One entry, by its number: what was asked and answered, as a person reads it
     #[arg(value_name = "ENTRY", conflicts_with_all = ["follow", "divergence"])]
     pub entry: Option<i64>,
@@ -123,6 +141,17 @@ pub struct SpendArgs {
     /// Also what restarted agents bought again although their provider's cache had it, by run; reads their requests, which takes a while
     #[arg(long)]
     pub resume_tax: bool,
+}
+
+/// Tell what happened while nobody looked: what is done, what stands still and why, what it cost
+///
+/// `[notify] digest = "08:00"` in ~/.config/outlast/outlast.toml sends the same every day.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast digest --since 22:00\n  outlast digest --since 22:00 --json")]
+pub struct DigestArgs {
+    /// From this moment on: 22:00, 2026-11-20, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "WHEN", value_parser = values::when, default_value = "24h")]
+    pub since: When,
 }
 
 /// Check the store, the disk, the keys and the settings

@@ -36,8 +36,8 @@ pub use self::{
         SnapshotArgs, VerifyArgs,
     },
     look::{
-        CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ManArgs, ServiceArgs, ServiceVerb,
-        ShowArgs, SpendArgs,
+        CompletionsArgs, DigestArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ManArgs, ServiceArgs,
+        ServiceVerb, ShowArgs, SpendArgs,
     },
     mcp::McpArgs,
     notify::NotifyArgs,
@@ -108,6 +108,7 @@ pub enum Command {
     Approve(ApproveArgs),
     Resolve(ResolveArgs),
     Spend(SpendArgs),
+    Digest(DigestArgs),
     Prices(PricesArgs),
     Jobs(JobsArgs),
     Inspect(InspectArgs),

@@ -80,6 +80,9 @@ pub fn verb(command: &Command) -> Verb<'_> {
             ("resolve", if_changes(args.step.is_some()), NoRoute("resolves a step or a tool call in doubt"))
         }
         Command::Spend(_) => ("spend", Free, Server),
+        Command::Digest(_) => {
+            ("digest", Free, Missing("what runs printed and committed is on the machine of its store"))
+        }
         // Lower prices are more room.
         Command::Prices(args) => ("prices", if_changes(args.verb.is_some()), ThisMachine),
         Command::Jobs(_) => ("jobs", Free, Server),

@@ -1,5 +1,7 @@
 //! `outlast journal RUN [-f]`: prints a run's entries, one a line, and follows them until the run has ended.
 
+use std::path::Path;
+
 use outlast_core::{
     journal::{Entry, State},
     reads::entries,
@@ -7,12 +9,17 @@ use outlast_core::{
     store::{RunView, Store},
     words::id::{RunId, Seq},
 };
+use outlast_server::api::read::gist;
 use outlast_view as view;
 use serde_json::{Map, json};
 
 use crate::{
+    agent::session,
     cli::JournalArgs,
-    program::{error::CliError, find},
+    program::{
+        error::CliError,
+        find::{self, Verb},
+    },
     render::{
         entry,
         look::{Page, Paint},
@@ -26,14 +33,15 @@ const PAGE: usize = 1000;
 /// Prints the journal of a run. With `-f`, `wait` is called between two looks at the run.
 pub fn journal(
     store: &dyn Store,
+    here: &Path,
     args: &JournalArgs,
     page: &mut Page,
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
-    let view = match (&args.run, &args.grep) {
-        (None, Some(text)) => return super::exchange::grep_all(store, text, page),
-        (run, _) => find::run(store, run.as_deref().unwrap_or_default())?,
-    };
+    if let (None, Some(text)) = (&args.run, &args.grep) {
+        return super::exchange::grep_all(store, text, page);
+    }
+    let view = find::run_or_last(store, args.run.as_deref(), here, Verb::Look)?;
     if let Some(text) = &args.grep {
         return super::exchange::grep(store, &view, args.entry, text, page);
     }
@@ -47,9 +55,10 @@ pub fn journal(
         return super::divergence::divergence(store, &view, page);
     }
     if args.follow {
-        return follow(store, view, page, wait);
+        return follow(store, view, args, page, wait);
     }
     let entries = entries::each(store, view.run.no).map(|entry| entry.map_err(CliError::from));
+    // Programs are given all that there is.
     if page.look.json {
         let id = &view.run.id;
         let head = [("run", id.as_str()), ("status", view.run.status.name())];
@@ -57,18 +66,36 @@ pub fn journal(
         let entries = entries.map(|entry| Ok(view::Entry::new(id, &entry?)));
         return page.json_list(head, "entries", entries, Map::new);
     }
+    let is_shown = |e: &Result<Entry, CliError>| e.as_ref().map_or(true, |e| args.all || !e.is_bookkeeping());
+    if is_told(store, &view, args)? {
+        page.line(&entry::told_head(page.look, view.run.created_at))?;
+        return entries.filter(is_shown).try_for_each(|entry| tell(store, &entry?, page));
+    }
     let offset = time::offset(view.run.created_at);
-    let rows = entries.map(|entry| Ok::<_, CliError>(entry::cells(&entry?, &offset)));
+    let rows = entries.filter(is_shown).map(|entry| Ok::<_, CliError>(entry::cells(&entry?, &offset)));
     match page.table(entry::head(&offset), 0, rows)? {
         0 => Ok(page.line("no entries yet")?),
         _ => Ok(()),
     }
 }
 
+/// Returns whether the entries are told by what was said and done: those of a CLI agent, unless all of it is wanted.
+fn is_told(store: &dyn Store, view: &RunView, args: &JournalArgs) -> Result<bool, CliError> {
+    let key = session::key(None, view.run.iteration);
+    Ok(!args.all && session::find(store, view.run.no, &key)?.is_some())
+}
+
+/// Prints an entry by its gist.
+fn tell(store: &dyn Store, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+    let gist = gist::gist(store, e)?;
+    Ok(page.line(&entry::told_line(e, gist.as_deref(), page.look))?)
+}
+
 /// Prints each entry when it opens and again when its state changes.
 fn follow(
     store: &dyn Store,
     mut view: RunView,
+    args: &JournalArgs,
     page: &mut Page,
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
@@ -90,8 +117,14 @@ fn follow(
             }
         }
         pending.retain(|(_, state)| may_change(*state));
+        let is_told = !page.look.json && is_told(store, &view, args)?;
+        let mut print = |e: &Entry| match is_told {
+            _ if !page.look.json && !args.all && e.is_bookkeeping() => Ok(()),
+            true => tell(store, e, page),
+            false => print(&id, e, page),
+        };
         for e in changed {
-            print(&id, &e, page)?;
+            print(&e)?;
         }
         loop {
             let more = store.entries(no, last, PAGE)?;
@@ -101,7 +134,7 @@ fn follow(
                 if may_change(e.state) {
                     pending.push((e.seq, e.state));
                 }
-                print(&id, &e, page)?;
+                print(&e)?;
             }
         }
         if status.replace(view.run.status) != Some(view.run.status) {

@@ -1,10 +1,10 @@
 //! `outlast ls`: lists the runs, newest first.
 
-use std::cell::Cell as Flag;
+use std::{cell::Cell as Flag, fs, path::Path};
 
 use outlast_core::{
     envelope::unit::Unit,
-    reads::runs,
+    reads::runs::{self, RunSearch},
     store::{RunFilter, RunView, Store},
     words::id::{Micros, Seq},
 };
@@ -12,7 +12,7 @@ use serde_json::Map;
 
 use crate::{
     cli::LsArgs,
-    program::error::CliError,
+    program::{checkout, error::CliError},
     render::{
         amount::usd,
         did::Did,
@@ -27,10 +27,28 @@ use crate::{
 /// Most entries of a run that are counted for its line.
 const FIRST: usize = 200;
 
-pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
+/// Lists runs. `here`: directory in which the command was typed.
+pub fn ls(store: &dyn Store, here: &Path, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let more = Flag::new(false);
-    let runs = runs::each(store, RunFilter { status: args.status, ..RunFilter::default() }).enumerate();
+    let directory = args.dir.as_ref().map(|dir| {
+        let dir = here.join(dir);
+        // As a run's own directory is kept, without links and dots; on a server's machine it may be none of here.
+        fs::canonicalize(&dir).unwrap_or(dir).to_string_lossy().into_owned()
+    });
+    let wanted = RunSearch {
+        name: args.name.clone(),
+        tag: args.tag.as_ref().map(|tag| match tag.split_once('=') {
+            Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+            None => (tag.clone(), None),
+        }),
+        directory,
+        since: args.since.map(|since| since.resolve(now)),
+        ..RunSearch::default()
+    };
+    let runs = runs::each(store, RunFilter { status: args.status, ..RunFilter::default() })
+        .filter(|view| view.as_ref().map_or(true, |view| wanted.matches(view)))
+        .enumerate();
     // One more than asked for is read, to tell whether there are more.
     let first = runs.map_while(|(nth, view)| {
         more.set(nth == args.limit);
@@ -46,10 +64,17 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
         let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
         return page.json_list(Map::new(), "runs", objects, tail);
     }
-    let rows = shown.map(|row| row.map(|(view, next)| cells(&view, &next, now)));
+    let rows = shown.map(|row| {
+        row.map(|(view, next)| {
+            let place = if args.wide { place(&view) } else { Vec::new() };
+            [cells(&view, &next, now), place].concat()
+        })
+    });
     if page.table(head(), 0, rows)? == 0 {
+        let is_any = args.tag.is_none() && args.dir.is_none() && args.name.is_none() && args.since.is_none();
         let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
-        return Ok(page.line(&format!("no {which}runs in {}", store.place()))?);
+        let such = if is_any { "" } else { "such " };
+        return Ok(page.line(&format!("no {such}{which}runs in {}", store.place()))?);
     }
     if more.get() {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
@@ -76,7 +101,22 @@ fn head() -> Table {
         ("calls", Side::Right),
         ("age", Side::Right),
         ("next", Side::Left),
+        ("directory", Side::Left),
+        ("branch now", Side::Left),
+        ("tags", Side::Left),
     ])
+}
+
+/// Returns the cells of `--wide`: where the run's command was started, what is checked out there now, and its tags.
+fn place(view: &RunView) -> Vec<Cell> {
+    let directory = view.spec.command.as_ref().map(|command| command.directory.as_str());
+    let branch = directory.and_then(|directory| checkout::branch(Path::new(directory)));
+    let tags: Vec<String> = view.spec.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    vec![
+        Cell::whole(directory.unwrap_or_default()),
+        branch.map(|branch| branch.to_string()).unwrap_or_default().into(),
+        tags.join(" ").into(),
+    ]
 }
 
 fn cells(view: &RunView, next: &Next, now: Micros) -> Vec<Cell> {

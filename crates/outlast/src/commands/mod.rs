@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod completions;
 pub mod confined;
 pub mod ctx;
+pub mod digest;
 pub mod divergence;
 pub mod doctor;
 pub mod evidence;

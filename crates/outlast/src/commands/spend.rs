@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outlast_core::{
-    reads::spend::{self, Group, Grouping, Sum},
+    reads::spend::{self, Grouping, Sum},
     store::Store,
     words::id::{Micros, RunId, RunNo},
 };
@@ -20,6 +20,7 @@ use crate::{
     render::{
         amount::{some, usd},
         look::{Page, Paint},
+        short::short_id,
         table::{Cell, Side, Table},
         time,
     },
@@ -49,7 +50,7 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
     }
     match told.groups.is_empty() {
         true => page.line("no calls")?,
-        false => print(args, &told.groups, &told.total, page)?,
+        false => print(args, &told, page)?,
     }
     for (run, tax) in &taxes {
         page.line(&format!("{run}: {}", resume_tax::line(tax).unwrap_or_default()))?;
@@ -87,14 +88,16 @@ fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunId, 
     Ok(found)
 }
 
-fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {
+fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), CliError> {
+    let total = &told.total;
     // The table borrows its headers: the names are kept beside it.
     let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
     let mut columns: Vec<(&str, Side)> = names.iter().map(|n| (n.as_str(), Side::Left)).collect();
     columns.extend([
         ("calls", Side::Right),
         ("tokens", Side::Right),
-        ("usd", Side::Right),
+        (if total.listed_nano_usd > 0 { "billed, usd" } else { "usd" }, Side::Right),
+        ("list price", Side::Right),
         ("in doubt", Side::Right),
     ]);
     let unbacked = total.unbacked_nano_usd > 0;
@@ -102,14 +105,23 @@ fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) 
     let mut table = Table::new(&columns);
     let numbers = |s: &Sum, paint: Paint| {
         let unless_zero = |nano| if nano == 0 { String::new() } else { usd(nano) };
-        let mut told = vec![s.calls.to_string(), s.tokens.to_string(), usd(s.spent_nano_usd)];
+        let billed = usd(s.spent_nano_usd - s.listed_nano_usd);
+        let mut told =
+            vec![s.calls.to_string(), s.tokens.to_string(), billed, unless_zero(s.listed_nano_usd)];
         told.push(unless_zero(s.doubt_nano_usd));
         told.extend(unbacked.then(|| unless_zero(s.unbacked_nano_usd)));
         told.into_iter().map(move |t| Cell::painted(t, paint))
     };
-    for (group, sum) in sums {
-        let mut row: Vec<Cell> =
-            group.iter().map(|v| v.as_deref().map_or_else(|| "(none)".into(), Cell::whole)).collect();
+    // A run is told by its name, with enough of its id to tell it from others of that name.
+    let named = |key: &str| match told.names.get(key) {
+        Some(name) => format!("{name} ({})", short_id(key)),
+        None => key.to_owned(),
+    };
+    for (group, sum) in &told.groups {
+        let mut row: Vec<Cell> = group
+            .iter()
+            .map(|v| v.as_deref().map_or_else(|| "(none)".into(), |key| Cell::whole(named(key))))
+            .collect();
         row.extend(numbers(sum, Paint::Plain));
         table.row(row);
     }

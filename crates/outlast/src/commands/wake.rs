@@ -1,4 +1,4 @@
-//! `outlast wake RUN`: wakes a run that sleeps until a usage limit is over.
+//! `outlast wake RUN`: wakes a run that sleeps until a usage limit is over, and has the provider asked that a run waits for.
 
 use outlast_core::{
     engine::{
@@ -23,12 +23,14 @@ use crate::{
     },
 };
 
-/// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
+/// Wakes a sleeping run, or has the provider asked that a run waits for. Returns `REFUSED`, and changes nothing, if the run
+/// does neither.
 pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
     let before = found.run.status;
     let slept = before == Status::Sleeping;
-    if slept {
+    let asks = before == Status::Waiting && found.run.awaited_outage().is_some();
+    if slept || asks {
         let wake = Tell { run: found.run.no, word: Word::Wake };
         store.ask(InName::of(by, wake), Durability::Synced).wait()?;
     }
@@ -40,14 +42,15 @@ pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Re
         let id = page.look.paint(Paint::Strong, run.id.as_str());
         let status = page.look.paint(look::of_status(run.status), run.status.name());
         let said = match (slept, run.status) {
+            _ if asks => ": its provider is asked now",
             (true, Status::Running) => ": its supervisor starts it now",
             (true, _) => ": nobody drives it",
-            (false, _) => ": it does not sleep",
+            (false, _) => ": it does not sleep, and waits for no provider",
         };
         page.line(&format!("{id}  {status}{said}"))?;
         if slept && run.status == Status::Interrupted {
             page.text(&commands(&next(&view)))?;
         }
     }
-    Ok(if slept { exit_code::OK } else { exit_code::REFUSED })
+    Ok(if slept || asks { exit_code::OK } else { exit_code::REFUSED })
 }

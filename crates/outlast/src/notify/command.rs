@@ -3,9 +3,10 @@
 use std::{
     io::Write as _,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use crate::program::checkout::ends_within;
 
 /// Time in which a notification command has to end.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -50,19 +51,11 @@ fn run_here(argv: &[String], message: &str) -> Result<(), String> {
         // A command that reads nothing is no failure.
         let _ = stdin.write_all(message.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
     }
-    let began = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(format!("{program} ended with {status}")),
-            Ok(None) if began.elapsed() < LONGEST => thread::sleep(Duration::from_millis(20)),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{program} did not end within {} s", LONGEST.as_secs()));
-            }
-            Err(e) => return Err(format!("{program}: {e}")),
-        }
+    match ends_within(&mut child, LONGEST) {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(format!("{program} ended with {status}")),
+        Ok(None) => Err(format!("{program} did not end within {} s", LONGEST.as_secs())),
+        Err(e) => Err(format!("{program}: {e}")),
     }
 }
 

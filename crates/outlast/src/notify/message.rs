@@ -1,10 +1,12 @@
-//! Messages: an event as an endpoint gets it.
+//! Messages: an event or a digest as an endpoint gets it.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
+    envelope::unit::Unit,
     events::Event,
+    store::RunView,
     words::id::{Micros, RunId},
 };
 use outlast_server::notify::Post;
@@ -13,44 +15,81 @@ use serde_json::{Value, json};
 
 use super::topic::Topic;
 use crate::{
-    render::{amount::usd, time},
+    digest::{self, Ground},
+    render::{
+        amount::{some, usd},
+        short::{called, short},
+        time,
+    },
     settings::notify::{Endpoint, Shape, Way},
 };
 
-/// Most characters of a message's text.
+/// Most characters of the text of an event's message.
 const LONGEST: usize = 500;
 
-/// Message that tells a person about an event.
+/// Most characters of a message to Discord, without its link.
+const DISCORD: usize = 1_800;
+
+/// Message that tells a person about an event, or a digest.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Stable id, made of the event's place in the store and the endpoint's name.
+    /// Stable id, made of the event's place in the store (of a digest: its end) and the endpoint's name.
     pub id: String,
     pub topic: &'static str,
-    /// Id of the run; `None` for a named budget.
+    /// Id of the run; `None` for a named budget and for a digest.
     pub run: Option<RunId>,
     pub title: String,
     pub text: String,
     pub at: Micros,
     pub event: Option<view::Event>,
+    pub digest: Option<Box<view::Digest>>,
+    /// Address of the page that shows it.
+    pub link: Option<String>,
 }
 
 impl Message {
-    /// Builds the message of an event for one endpoint. `run`: id and name of the event's run.
-    pub fn of(event: &Event, topic: Topic, endpoint: &str, run: Option<(RunId, Option<String>)>) -> Message {
-        let shown = match &run {
-            Some((id, Some(name))) => format!("run {name} ({id})"),
-            Some((id, None)) => format!("run {id}"),
+    /// Builds the message of an event for one endpoint. `run`: the event's run, as it is now.
+    pub fn of(
+        event: &Event,
+        topic: Topic,
+        endpoint: &str,
+        run: Option<&RunView>,
+        ground: &Ground,
+    ) -> Message {
+        let shown = match run {
+            Some(view) => view.spec.name.clone().unwrap_or_else(|| short(view)),
             None => event.about["budget"].as_str().map_or("outlast".into(), |name| format!("budget {name}")),
         };
-        let run = run.map(|(id, _)| id);
+        let id = run.map(|view| view.run.id.clone());
+        let mut text = text(event, topic, run.map(called).as_deref());
+        if let Some(view) = run {
+            text = format!("{}\n{text}", facts(view, event.at, &ground.host));
+        }
         Message {
             id: format!("evt_{}_{}_{endpoint}", event.mark.transaction, event.mark.no),
             topic: topic.name(),
             title: format!("{shown}: {}", says(topic)),
-            text: text(event, topic, run.as_ref().map(RunId::as_str)).chars().take(LONGEST).collect(),
+            text: text.trim_end().chars().take(LONGEST).collect(),
             at: event.at,
-            event: Some(view::Event::new(event, run.clone())),
-            run,
+            event: Some(view::Event::new(event, id.clone())),
+            digest: None,
+            link: ground.link_to(id.as_ref()),
+            run: id,
+        }
+    }
+
+    /// Builds the message of a digest for one endpoint.
+    pub fn of_digest(digest: view::Digest, endpoint: &str) -> Message {
+        Message {
+            id: format!("digest_{}_{endpoint}", digest.until.0.0),
+            topic: Topic::Digest.name(),
+            run: None,
+            title: digest::title(&digest),
+            text: digest::text(&digest),
+            at: digest.until.0,
+            event: None,
+            link: digest.link.clone(),
+            digest: Some(Box::new(digest)),
         }
     }
 
@@ -64,36 +103,43 @@ impl Message {
             text: "this endpoint is reached".into(),
             at: now,
             event: None,
+            digest: None,
+            link: None,
         }
     }
 
     /// Returns the message as JSON, for webhooks and commands.
     pub fn json(&self) -> Value {
-        json!({
-            "id": self.id,
-            "type": self.topic,
-            "timestamp": time::rfc3339(self.at),
-            "data": { "run": self.run, "title": self.title, "text": self.text, "event": self.event },
-        })
+        let mut data = json!({
+            "run": self.run, "title": self.title, "text": self.text, "event": self.event, "link": self.link,
+        });
+        if let Some(digest) = &self.digest {
+            data["digest"] = json!(digest);
+        }
+        json!({ "id": self.id, "type": self.topic, "timestamp": time::rfc3339(self.at), "data": data })
     }
 
     /// Returns the HTTP post of the message to an endpoint; `None` if the endpoint is a command.
     pub fn post(&self, endpoint: &Endpoint, now: Micros) -> Option<Post> {
         let Way::Post { shape, secret, .. } = &endpoint.way else { return None };
+        let link = self.link.as_ref().map_or_else(String::new, |link| format!("\n{link}"));
         let both = format!("{}\n{}", self.title, self.text);
         let mut headers = BTreeMap::new();
         let (body, content_type): (String, _) = match shape {
             Shape::Webhook => (self.json().to_string(), "application/json"),
-            Shape::Slack => (json!({ "text": both }).to_string(), "application/json"),
+            Shape::Slack => (json!({ "text": both + &link }).to_string(), "application/json"),
             // Nobody is pinged by what a run is called.
             Shape::Discord => (
-                json!({ "content": both, "allowed_mentions": { "parse": [] } }).to_string(),
+                json!({ "content": cut(&both, DISCORD) + &link, "allowed_mentions": { "parse": [] } })
+                    .to_string(),
                 "application/json",
             ),
             Shape::Ntfy => {
                 let title: String = self.title.chars().filter(|c| !c.is_control()).collect();
                 headers.insert("title", title);
                 headers.insert("x-outlast-id", self.id.clone());
+                // A press on the message opens it.
+                headers.extend(self.link.clone().map(|link| ("click", link)));
                 (self.text.clone(), "text/plain; charset=utf-8")
             }
         };
@@ -122,7 +168,24 @@ fn says(topic: Topic) -> &'static str {
         Topic::OutageEnded => "its provider answers again",
         Topic::Death => "its agent died",
         Topic::Diverged => "the restarted agent asked something new",
+        Topic::Digest => "what happened",
     }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+/// Returns how long the run took by `at`, what it cost so far, and where it runs.
+fn facts(view: &RunView, at: Micros, host: &str) -> String {
+    let (run, spent) = (&view.run, &view.envelope.spent);
+    let took = run.began_at.map(|began| time::about(at.ms_since(began)));
+    let cost = match &view.spec.login {
+        Some(_) => format!("list price {} usd, not billed", usd(spent.cost())),
+        None => format!("{} usd", usd(spent.cost())),
+    };
+    let cost = format!("{}, {cost}", some(spent[Unit::Calls], "call"));
+    took.into_iter().chain([cost, format!("on {host}")]).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the message's text: the facts that a person needs, and the command to type.

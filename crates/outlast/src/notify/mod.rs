@@ -13,16 +13,21 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use outlast_core::{
     engine::notify::PutDelivery,
     events::{
-        Event, EventQuery, Mark,
-        delivery::{Deed, Delivery, Letter},
+        Event, EventQuery, Kind, Mark,
+        delivery::{Deed, Delivery, Digests, Letter},
     },
     run::instance::Life,
     store::{self, Ask as _, Durability, Store},
-    words::id::{InstanceNo, Micros, RunId, RunNo},
+    words::id::{InstanceNo, Micros, RunNo},
 };
 use outlast_server::{door::Network, node::Node, notify::Poster};
 
-use crate::settings::notify::{Endpoint, Notify, Way};
+use crate::{
+    digest::{self, Ground},
+    program::context::Context,
+    render::time,
+    settings::notify::{Endpoint, Notify, Way},
+};
 use message::Message;
 use topic::Topic;
 
@@ -56,6 +61,7 @@ pub struct Deliverer {
     /// dead and registered again.
     me: Box<dyn Fn() -> InstanceNo + Send + Sync>,
     notify: Notify,
+    ground: Arc<Ground>,
     poster: Poster,
 }
 
@@ -69,14 +75,16 @@ impl Delivering {
     /// Starts to deliver messages and heartbeats; `None` if `[notify]` configures nothing.
     pub fn start(
         notify: Notify,
+        context: &Context,
         network: &Network,
         store: Arc<dyn Store>,
         node: Arc<Node>,
     ) -> Option<Delivering> {
-        if notify == Notify::default() {
+        if notify.endpoints.is_empty() && notify.heartbeat.is_none() {
             return None;
         }
-        let deliverer = Arc::new(Deliverer::new(store, notify, network, move || node.instance()));
+        let ground = Ground::of(context, notify.link.clone());
+        let deliverer = Arc::new(Deliverer::new(store, notify, ground, network, move || node.instance()));
         let delivering = deliverer.clone();
         let mut tasks = vec![tokio::spawn(async move {
             loop {
@@ -119,10 +127,12 @@ impl Deliverer {
     fn new(
         store: Arc<dyn Store>,
         notify: Notify,
+        ground: Ground,
         network: &Network,
         me: impl Fn() -> InstanceNo + Send + Sync + 'static,
     ) -> Deliverer {
-        Deliverer { store, me: Box::new(me), notify, poster: Poster::new(network) }
+        let (me, ground) = (Box::new(me), Arc::new(ground));
+        Deliverer { store, me, notify, ground, poster: Poster::new(network) }
     }
 
     /// Delivers the messages that are due to each endpoint. Returns whether more may be due at once.
@@ -157,11 +167,13 @@ impl Deliverer {
             delivery.waiting.iter().filter(|letter| letter.next_at <= now).take(AGAIN).cloned().collect();
         let wanted = EventQuery { run: endpoint.run, after: delivery.cursor, limit: BATCH };
         let events = self.read(move |store| store.events(&wanted)).await?;
-        if due.is_empty() && events.is_empty() {
+        let digested = self.digest(endpoint, delivery.digests, now).await?;
+        if due.is_empty() && events.is_empty() && digested.is_none() {
             return Ok(false);
         }
         let more = events.len() == BATCH || due.len() == AGAIN;
         let mut deeds = Deeds { delivery, done: Vec::new() };
+        digested.into_iter().for_each(|digests| deeds.note(Deed::Digested(digests)));
         for letter in due {
             let event = self.event(&letter).await?;
             let topic = event.as_ref().and_then(Topic::of);
@@ -175,6 +187,9 @@ impl Deliverer {
         }
         for event in events {
             deeds.note(Deed::Passed(event.mark));
+            if deeds.is_told_already(&event) {
+                continue;
+            }
             let Some(topic) = Topic::of(&event).filter(|topic| endpoint.topics.contains(topic)) else {
                 continue;
             };
@@ -209,6 +224,39 @@ impl Deliverer {
         Ok(false)
     }
 
+    /// Sends the digest that is due to an endpoint. Returns how far its digests have come then; `None` if none is due.
+    async fn digest(
+        &self,
+        endpoint: &Endpoint,
+        had: Digests,
+        now: Micros,
+    ) -> Result<Option<Digests>, store::Error> {
+        let at = self.notify.digest.filter(|_| endpoint.topics.contains(&Topic::Digest));
+        let Some(due) = at.map(|clock| time::last_at(clock, now)) else { return Ok(None) };
+        let told = Digests { told_until: due, ..Digests::default() };
+        // What was before anybody wanted a digest is not told.
+        if had.told_until == Micros(0) {
+            return Ok(Some(told));
+        }
+        if due <= had.told_until || now < had.next_at {
+            return Ok(None);
+        }
+        let (ground, since) = (self.ground.clone(), had.told_until);
+        let digest = self.read(move |store| digest::gather(store, &ground, since, due)).await?;
+        let message = Message::of_digest(digest, &endpoint.name);
+        Ok(Some(match send(&self.poster, endpoint, &message, now).await {
+            Ok(()) => told,
+            Err(why) => {
+                tracing::warn!("{}: {} was not delivered: {why}", endpoint.name, message.id);
+                let tries = had.tries + 1;
+                match tries < MOST_TRIES {
+                    true => Digests { tries, next_at: now.plus_ms(pause_ms(had.tries)), ..had },
+                    false => told,
+                }
+            }
+        }))
+    }
+
     /// Sends one message. Returns what became of it.
     async fn deliver(
         &self,
@@ -218,15 +266,14 @@ impl Deliverer {
         tries: u32,
     ) -> Result<Deed, store::Error> {
         let no = event.run;
-        let run = self.read(move |store| run_of(store, no)).await?;
-        let message = Message::of(event, topic, &endpoint.name, run);
+        let run = self.read(move |store| Ok(no.map(|no| store.run(no)).transpose()?.flatten())).await?;
+        let message = Message::of(event, topic, &endpoint.name, run.as_ref(), &self.ground);
         let now = self.read(|store| store.now()).await?;
         match send(&self.poster, endpoint, &message, now).await {
             Ok(()) => Ok(Deed::Sent(event.mark)),
             Err(why) => {
                 tracing::warn!("{}: {} was not delivered: {why}", endpoint.name, message.id);
-                let pause = FIRST_PAUSE_MS.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE_MS);
-                let next_at = now.plus_ms(pause);
+                let next_at = now.plus_ms(pause_ms(tries));
                 Ok(Deed::Failed(Letter { mark: event.mark, tries: tries + 1, next_at, why }))
             }
         }
@@ -273,6 +320,34 @@ impl Deeds {
         self.delivery.note(deed.clone(), MOST_TRIES);
         self.done.push(deed);
     }
+
+    /// Notes who waits for a provider by an event. Returns whether another run's message has told, or will tell, the same:
+    /// an outage and its end are told once, however many runs wait.
+    fn is_told_already(&mut self, event: &Event) -> bool {
+        let Some(run) = event.run else { return false };
+        let waits = match event.kind {
+            Kind::OutageBegan => true,
+            Kind::OutageEnded => false,
+            // Its provider answered, which an event of its own tells, or it waits for something.
+            Kind::Status if ["running", "waiting"].iter().any(|to| event.about["to"] == *to) => return false,
+            // It waits no longer, and its provider may still be out.
+            Kind::Status | Kind::RunRemoved => {
+                let waiting = self.delivery.outages.iter().filter(|(_, runs)| runs.contains(&run));
+                let upstreams: Vec<String> = waiting.map(|(upstream, _)| upstream.clone()).collect();
+                for upstream in upstreams {
+                    self.note(Deed::Waits { upstream, run, waits: false });
+                }
+                return false;
+            }
+            _ => return false,
+        };
+        let Some(upstream) = event.about["upstream"].as_str() else { return false };
+        let waiting = self.delivery.outages.get(upstream);
+        let waited = waiting.is_some_and(|runs| runs.contains(&run));
+        let others_wait = waiting.is_some_and(|runs| runs.iter().any(|other| *other != run));
+        self.note(Deed::Waits { upstream: upstream.to_owned(), run, waits });
+        others_wait || (!waits && !waited)
+    }
 }
 
 /// Returns the standing of an endpoint, from which this process goes on delivering; `None` while another living process
@@ -292,10 +367,9 @@ fn held(
     Ok((!lives).then_some(delivery))
 }
 
-/// Returns the id and name of a run.
-fn run_of(store: &dyn Store, no: Option<RunNo>) -> Result<Option<(RunId, Option<String>)>, store::Error> {
-    let view = no.map(|no| store.run(no)).transpose()?.flatten();
-    Ok(view.map(|view| (view.run.id, view.spec.name)))
+/// Returns the pause after a failed try, in milliseconds. `tries`: failed ones before it.
+fn pause_ms(tries: u32) -> i64 {
+    FIRST_PAUSE_MS.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE_MS)
 }
 
 /// Sends a message to an endpoint, without another try. The error says why it failed.

@@ -10,6 +10,8 @@ use std::{
 
 use outlast_core::{
     engine::run::{
+        claim::Claim,
+        pause::{AwaitProvider, ProviderAnswered},
         process::{DeclareDead, Register},
         start::Start,
         tell::{Tell, Word},
@@ -19,16 +21,22 @@ use outlast_core::{
     run::instance::Identity,
     words::{
         clock::{Clock as _, ManualClock},
-        id::RunId,
+        id::{RunId, Slot},
+        outage::{Cause, Outage},
     },
 };
 use outlast_server::notify::{Secret, Target};
+use serde_json::Value;
 
 use super::*;
 use crate::settings::notify::Shape;
 
 fn network() -> Network {
     Network::of(&|_| None).unwrap()
+}
+
+fn ground() -> Ground {
+    Ground { host: "box".into(), page: Some("https://box/".into()), logs: Box::new(|_| None) }
 }
 
 /// Webhook of a test: it answers as `answers` says, and keeps what it took.
@@ -81,8 +89,9 @@ impl Hook {
         let to = Target::parse(&format!("http://{}/hook", self.address)).unwrap();
         let secret = Some(Secret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap());
         let way = Way::Post { to, shape: Shape::Webhook, secret };
-        let endpoint = Endpoint { name: "hook".into(), way, topics: vec![Topic::Cancelled], run: None };
-        Notify { endpoints: vec![endpoint], heartbeat: None }
+        let topics = vec![Topic::Cancelled, Topic::Outage, Topic::OutageEnded, Topic::Digest];
+        let endpoint = Endpoint { name: "hook".into(), way, topics, run: None };
+        Notify { endpoints: vec![endpoint], ..Notify::default() }
     }
 }
 
@@ -114,6 +123,20 @@ impl Scene {
         self.store.run_verb(Tell { run, word: Word::Cancel { reason: None } }, Durability::Synced).unwrap();
     }
 
+    /// A run is created, and driven by a process.
+    fn running(&self, id: &str, instance: InstanceNo) -> RunNo {
+        let run = self.store.run_verb(Start::new(RunId::new(id).unwrap()), Durability::Synced).unwrap().run;
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+        self.store.run_verb(claim, Durability::Synced).unwrap();
+        run
+    }
+
+    /// The provider of a run answers no call.
+    fn waits(&self, run: RunNo) {
+        let outage = Outage { upstream: "openai".into(), cause: Cause::Failing(529) };
+        self.store.run_verb(AwaitProvider { run, outage }, Durability::Synced).unwrap();
+    }
+
     /// Ids of the messages that have to arrive.
     fn wanted(&self) -> Vec<String> {
         let all = self.store.events(&EventQuery { limit: 100_000, ..EventQuery::default() }).unwrap();
@@ -135,7 +158,7 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
         if turn.is_multiple_of(2) { 503 } else { 200 }
     });
     let first = scene.process();
-    Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || first).round().await;
+    Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || first).round().await;
     // The endpoint is known from now on: nobody delivers while these happen.
     scene.dies(first);
     (0..200).for_each(|n| scene.news(&format!("run-{n}")));
@@ -144,7 +167,7 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
     let mut kills = 0;
     while wanted.iter().any(|id| !hook.taken().iter().any(|(had, _)| had == id)) {
         let me = scene.process();
-        let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
+        let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
         // Cut anywhere: between a message and the commit that records it, too.
         let cut = Duration::from_millis(3 + kills % 40);
         let _ = tokio::time::timeout(cut, async { while deliverer.round().await {} }).await;
@@ -166,7 +189,7 @@ async fn a_living_deliverer_is_left_alone_and_a_dead_one_is_replaced() {
     let scene = Scene::new();
     let hook = Hook::start(|| 200);
     let (a, b) = (scene.process(), scene.process());
-    let of = |me| Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
+    let of = |me| Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
     of(a).round().await;
     scene.news("r");
     of(b).round().await;
@@ -183,7 +206,7 @@ async fn a_redirect_is_not_followed_and_what_stays_refused_is_given_up_until_a_p
     let scene = Scene::new();
     let hook = Hook::start(|| 302);
     let me = scene.process();
-    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
     deliverer.round().await;
     scene.news("r");
     for _ in 0..MOST_TRIES {
@@ -213,7 +236,7 @@ async fn a_person_who_retries_while_messages_are_sent_keeps_none_from_being_reco
         200
     });
     let me = scene.process();
-    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
     deliverer.round().await;
     (0..30).for_each(|n| scene.news(&format!("run-{n}")));
     while deliverer.round().await {}
@@ -224,4 +247,74 @@ async fn a_person_who_retries_while_messages_are_sent_keeps_none_from_being_reco
     wanted.sort();
     assert_eq!(ids, wanted, "each once");
     assert_eq!((scene.standing().delivered, scene.standing().waiting.len()), (30, 0));
+}
+
+fn titles(hook: &Hook) -> Vec<String> {
+    let bodies = hook.taken().into_iter().map(|(_, body)| serde_json::from_str::<Value>(&body).unwrap());
+    bodies.map(|body| body["data"]["title"].as_str().unwrap().to_owned()).collect()
+}
+
+// Bug: one outage of a provider was as many messages as runs waited, and as many again when it answered.
+#[tokio::test]
+async fn one_outage_is_one_message_and_so_is_its_end_however_many_runs_wait() {
+    let scene = Scene::new();
+    let hook = Hook::start(|| 200);
+    let me = scene.process();
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
+    deliverer.round().await;
+    let runs: Vec<RunNo> = ["a", "b", "c"].map(|id| scene.running(id, me)).to_vec();
+    for run in &runs {
+        scene.waits(*run);
+        deliverer.round().await;
+    }
+    for run in &runs {
+        let answered = ProviderAnswered { run: *run, upstream: "openai".into() };
+        scene.store.run_verb(answered, Durability::Synced).unwrap();
+    }
+    deliverer.round().await;
+    assert_eq!(titles(&hook), ["a: its provider is out", "c: its provider answers again"]);
+    // A run whose process died while it waited keeps nobody else's outage from being told.
+    scene.waits(runs[0]);
+    deliverer.round().await;
+    scene
+        .store
+        .run_verb(Tell { run: runs[0], word: Word::Cancel { reason: None } }, Durability::Synced)
+        .unwrap();
+    scene.waits(runs[1]);
+    deliverer.round().await;
+    assert_eq!(titles(&hook)[2..], ["a: its provider is out", "a: cancelled", "b: its provider is out"]);
+}
+
+#[tokio::test]
+async fn a_digest_is_sent_once_a_day_by_whichever_process_delivers_and_tried_again_where_it_fails() {
+    // 2023-11-14 22:13:20 UTC.
+    let scene = Scene::new();
+    let mut turn = 0;
+    let hook = Hook::start(move || {
+        turn += 1;
+        if turn == 1 { 503 } else { 200 }
+    });
+    let notify = || Notify { digest: time::parse_clock("23:00"), ..hook.notify() };
+    let (a, b) = (scene.process(), scene.process());
+    let of = |me| Deliverer::new(scene.store.clone(), notify(), ground(), &network(), move || me);
+    of(a).round().await;
+    scene.running("nightly", b);
+    assert_eq!(hook.taken(), [], "what was before is not told, and it is not time");
+    scene.clock.advance_ms(3_600_000);
+    of(a).round().await;
+    assert_eq!((hook.taken().len(), scene.standing().digests.tries), (0, 1), "the endpoint was down");
+    scene.dies(a);
+    for _ in 0..3 {
+        scene.clock.advance_ms(60_000);
+        of(b).round().await;
+    }
+    let taken = hook.taken();
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert_eq!(taken[0].0, "digest_1700002800000000_hook");
+    let body: Value = serde_json::from_str(&taken[0].1).unwrap();
+    assert_eq!((&body["type"], &body["data"]["title"]), (&"digest".into(), &"box: 1 goes on".into()));
+    assert_eq!(body["data"]["digest"]["runs"][0]["link"], "https://box/#/run/nightly");
+    scene.clock.advance_ms(24 * 3_600_000);
+    of(b).round().await;
+    assert_eq!(hook.taken().len(), 2, "the next day has its own");
 }

@@ -26,13 +26,15 @@ named! {
         OutageEnded "outage_ended",
         Death "death",
         Diverged "diverged",
+        /// What happened since the last digest. No event has this topic: the time of day does.
+        Digest "digest",
     }
 }
 
 impl Topic {
     /// Default topics, for an endpoint that names none. A death is not among them, because a restart or a failure
     /// follows it.
-    pub const USUAL: [Topic; 11] = [
+    pub const USUAL: [Topic; 12] = [
         Topic::Halted,
         Topic::Failed,
         Topic::Completed,
@@ -44,6 +46,7 @@ impl Topic {
         Topic::Doubt,
         Topic::Outage,
         Topic::OutageEnded,
+        Topic::Digest,
     ];
 
     /// Returns the topic of an event; `None` for an event that no person needs to be told.

@@ -55,7 +55,7 @@ impl Verb {
             Verb::Stop | Verb::Attach => {
                 matches!(status, Status::Running | Status::Waiting | Status::Sleeping)
             }
-            Verb::Wake => status == Status::Sleeping,
+            Verb::Wake => status == Status::Sleeping || view.run.awaited_outage().is_some(),
             Verb::Change | Verb::End => !status.is_ended(),
             Verb::Remove => status.is_ended(),
         }

@@ -1,6 +1,7 @@
 //! Base of every command: context, errors, exit codes, store and messages.
 
 pub mod actor;
+pub mod checkout;
 pub mod context;
 pub mod embedded;
 pub mod error;

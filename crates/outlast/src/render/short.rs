@@ -1,4 +1,4 @@
-//! Short ids of runs that have a name too.
+//! Word by which a run is called: in messages, in tables and in the commands that they suggest.
 
 use outlast_core::store::RunView;
 
@@ -6,11 +6,26 @@ use outlast_core::store::RunView;
 /// milliseconds and some of its random bits.
 const SHORT: usize = 18;
 
-/// Returns the run's id, shortened if the run has a name and its id was generated. Every command accepts the short id.
+/// Number of characters of a generated id, after `run_`.
+const UUID: usize = 36;
+
+/// Returns the run's name if it has one that is a word of a command line, else its short id. Every command takes both.
+pub fn called(view: &RunView) -> String {
+    let is_word = |name: &&String| {
+        let plain = |c: char| c.is_alphanumeric() || "._:@/+-".contains(c);
+        !name.is_empty() && !name.starts_with('-') && name.chars().all(plain)
+    };
+    view.spec.name.as_ref().filter(is_word).cloned().unwrap_or_else(|| short(view))
+}
+
+/// Returns the run's id, shortened if it was generated.
 pub fn short(view: &RunView) -> String {
-    let id = view.run.id.as_str();
-    match id.strip_prefix("run_").and_then(|id| id.get(..SHORT)) {
-        Some(start) if view.spec.name.is_some() => start.to_owned(),
-        _ => id.to_owned(),
-    }
+    short_id(view.run.id.as_str()).to_owned()
+}
+
+/// Returns an id, shortened if it was generated.
+pub fn short_id(id: &str) -> &str {
+    let is_uuid = |id: &&str| id.len() == UUID && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    let generated = id.strip_prefix("run_").filter(is_uuid);
+    generated.and_then(|id| id.get(..SHORT)).unwrap_or(id)
 }

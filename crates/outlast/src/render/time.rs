@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::OnceLock};
 
 use jiff::{
     Timestamp,
-    civil::Date,
+    civil::{Date, Time},
     tz::{Offset, TimeZone},
 };
 pub use outlast_core::words::calendar::{day, rfc3339};
@@ -90,10 +90,32 @@ fn local(at: Micros) -> String {
     utc(at_offset)
 }
 
+/// Formats the time of day: `09:00:00`.
+pub fn time_of_day(at: Micros) -> String {
+    local(at).split_off("2026-11-20 ".len())
+}
+
+/// Returns the last moment up to `now` at which clocks showed `clock`, in the zone in which people are shown times.
+pub fn last_at(clock: Time, now: Micros) -> Micros {
+    let zone = ZONE.get().cloned().unwrap_or(TimeZone::UTC);
+    let today = zone.to_datetime(Timestamp::from_microsecond(now.0).unwrap_or(Timestamp::UNIX_EPOCH)).date();
+    let on =
+        |day: Date| zone.to_timestamp(day.to_datetime(clock)).map_or(now, |at| Micros(at.as_microsecond()));
+    let at = on(today);
+    if at <= now { at } else { today.yesterday().map_or(at, on) }
+}
+
+/// Parses a time of day, `22:00`.
+pub fn parse_clock(text: &str) -> Option<Time> {
+    let (hour, minute) =
+        text.split_once(':').filter(|(hour, minute)| hour.len() <= 2 && minute.len() == 2)?;
+    Time::new(hour.parse().ok()?, minute.parse().ok()?, 0, 0).ok()
+}
+
 /// Error of a text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a day, a moment or a time back: {text:?} (wanted for example 2026-11-20, 2026-11-20T08:00:00Z or 7d)"
+    "not a day, a moment or a time back: {text:?} (wanted for example 2026-11-20, 2026-11-20T08:00:00Z, 22:00 or 7d)"
 )]
 pub struct BadMoment {
     text: String,
@@ -105,6 +127,8 @@ pub enum When {
     At(Micros),
     /// Time this many milliseconds before now.
     Ago(i64),
+    /// Last time at which clocks showed this.
+    Clock(Time),
 }
 
 impl When {
@@ -112,14 +136,18 @@ impl When {
         match self {
             When::At(at) => at,
             When::Ago(ms) => now.plus_ms(ms.saturating_neg()),
+            When::Clock(clock) => last_at(clock, now),
         }
     }
 }
 
-/// Parses a day, a moment in RFC 3339 or a time back: `2026-11-20`, `2026-11-20T08:00:00Z` or `7d`.
+/// Parses a day, a moment in RFC 3339, a time of day or a time back: `2026-11-20`, `2026-11-20T08:00:00Z`, `22:00` or `7d`.
 pub fn parse_when(text: &str) -> Result<When, BadMoment> {
     if let Ok(ms) = duration::parse_ms(text) {
         return Ok(When::Ago(ms));
+    }
+    if let Some(clock) = parse_clock(text) {
+        return Ok(When::Clock(clock));
     }
     // Decided by length: a date would also parse from the start of a time without a zone.
     let at = match text.len() {
@@ -207,6 +235,9 @@ mod tests {
             ("2023-11-14T22:13:20Z", Some(When::At(Micros(1_700_000_000_000_000)))),
             ("2023-11-14 22:13:20Z", Some(When::At(Micros(1_700_000_000_000_000)))),
             ("7d", Some(When::Ago(604_800_000))),
+            ("22:00", Some(When::Clock(Time::constant(22, 0, 0, 0)))),
+            ("25:00", None),
+            ("22:0", None),
             ("2023-02-29", None),
             ("2023-13-01", None),
             ("2023-00-01", None),
@@ -219,6 +250,18 @@ mod tests {
             assert_eq!(parse_when(text).ok(), wanted, "{text}");
         }
         assert_eq!(When::Ago(1000).resolve(Micros(5_000_000)), Micros(4_000_000));
+    }
+
+    #[test]
+    fn a_time_of_day_is_its_last_one() {
+        let at = |text: &str| Micros(text.parse::<Timestamp>().unwrap().as_microsecond());
+        for (clock, now, wanted) in [
+            ("08:00", "2026-11-20T08:00:00Z", "2026-11-20T08:00:00Z"),
+            ("08:00", "2026-11-20T07:59:59Z", "2026-11-19T08:00:00Z"),
+            ("22:00", "2026-11-20T08:00:00Z", "2026-11-19T22:00:00Z"),
+        ] {
+            assert_eq!(last_at(parse_clock(clock).unwrap(), at(now)), at(wanted), "{clock} {now}");
+        }
     }
 
     #[test]

@@ -20,9 +20,10 @@ const FLAGS: [(SetBy, &str); 3] = [
     (
         Typing,
         "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as at \
-         attempt cd deny digest dry-run failed force fork.usd from-snapshot hand-over header header-env help help-all hide id into key \
-         kill-at lift loop net older-than open pid reason repair rerun result resume.all resume.files reuse-answers rm.tag set-active \
-         set-calls set-loops set-restarts set-tokens set-usd set-wall state-file to url withdraw",
+         attempt cd deny digest dir dry-run failed force fork.usd from-snapshot hand-over header header-env help \
+         help-all hide id into key kill-at lift loop ls.name ls.tag net older-than open pid reason repair rerun \
+         result resume.all resume.files reuse-answers rm.tag set-active set-calls set-loops set-restarts \
+         set-tokens set-usd set-wall state-file to url withdraw",
     ),
     (
         Owner,
@@ -38,7 +39,7 @@ const FLAGS: [(SetBy, &str); 3] = [
          stop-at-limit store store-wait tag tier tokens transcript trust unpriced until upstream \
          upstream-concurrency upstream-rate upstream-retries usage usd wait wall warm-resume",
     ),
-    (Anyone, "color json plain verbose"),
+    (Anyone, "color json plain verbose wide"),
 ];
 
 /// Returns the places that may set the flag `long` of `command`.

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use jiff::civil::Time;
 use outlast_core::words::id::{RunId, RunNo};
 use outlast_server::notify::{Secret, Target};
 use serde::Deserialize;
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use crate::{
     cli::values,
     notify::topic::{self, Topic},
+    render::time,
     settings::{
         file::{self, Error, Origin},
         surroundings::Surroundings,
@@ -83,6 +85,10 @@ pub struct Notify {
     /// Address that is requested regularly while a process of Outlast is alive, and the interval in milliseconds;
     /// `None`: no heartbeat.
     pub heartbeat: Option<(Target, i64)>,
+    /// Local time of day at which a digest is sent; `None`: none is.
+    pub digest: Option<Time>,
+    /// Address of the page, for links in messages; `None`: messages have no link.
+    pub link: Option<String>,
 }
 
 /// Endpoint as it is written in the file.
@@ -128,12 +134,21 @@ pub fn load(around: &Surroundings) -> Result<Notify, Error> {
             ("heartbeat_every", toml::Value::String(text)) => {
                 every = values::ms(&text).map_err(|e| bad(&key, e.to_string()))?.max(1_000);
             }
+            ("digest", toml::Value::String(text)) => {
+                let clock = time::parse_clock(&text);
+                notify.digest = Some(
+                    clock.ok_or_else(|| bad(&key, format!("{text:?}: wanted a time of day, as in 08:00")))?,
+                );
+            }
+            ("link", toml::Value::String(url)) => {
+                notify.link = Some(page_address(&url).map_err(|why| bad(&key, why))?);
+            }
             (_, toml::Value::Table(written)) => {
                 let read = endpoint(&key, written, &all, &directory, around);
                 notify.endpoints.push(read.map_err(|why| bad(&key, why))?);
             }
             (_, _) => {
-                let why = "wanted command, events, heartbeat, heartbeat_every, or a table [notify.NAME]";
+                let why = "wanted command, digest, events, heartbeat, heartbeat_every, link, or a table [notify.NAME]";
                 return Err(bad(&key, why.into()));
             }
         }
@@ -165,6 +180,18 @@ fn endpoint(
         _ => return Err("wanted url or command, one of them".into()),
     };
     Ok(Endpoint { name: name.to_owned(), way, topics: events.unwrap_or_else(|| all.to_vec()), run: None })
+}
+
+/// Returns the address of the page of a server, with a slash at its end. Errors: it is none that a browser opens.
+fn page_address(url: &str) -> Result<String, String> {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+    let is_http = url.starts_with("http://") || url.starts_with("https://");
+    if !is_http || !url.chars().all(is_plain) {
+        return Err(format!(
+            "{url:?}: wanted the address of `outlast serve`, as in https://box.example:4600"
+        ));
+    }
+    Ok(format!("{}/", url.trim_end_matches('/')))
 }
 
 /// Reads the secret from a variable or a file. It is never written into the settings themselves.
@@ -201,6 +228,14 @@ mod tests {
     fn read(text: &str) -> Result<Endpoint, String> {
         let around = Surroundings::default();
         endpoint("phone", text.parse().unwrap(), &Topic::USUAL, Path::new("/nowhere"), &around)
+    }
+
+    #[test]
+    fn the_pages_address_is_that_of_a_server() {
+        for url in ["https://box:4600", "https://box:4600/"] {
+            assert_eq!(page_address(url).as_deref(), Ok("https://box:4600/"));
+        }
+        assert!(page_address("javascript:alert(1)").is_err() && page_address("https://a b").is_err());
     }
 
     #[test]

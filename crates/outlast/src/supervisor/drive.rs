@@ -41,7 +41,7 @@ use super::{
     intercept::Interception,
     kill_point::KillPoint,
     net::Net,
-    outage,
+    outage, probes,
     state::StateFace,
     story, strays,
 };
@@ -364,6 +364,7 @@ impl Driver {
     /// Waits out the backoff. Returns an exit code if a person or the machine ends the run meanwhile.
     async fn pause(&mut self, wait: Duration) -> Result<Option<u8>, CliError> {
         let until = tokio::time::Instant::now() + wait;
+        let since = story::view(self.store.as_ref(), &self.view)?.run.next_seq;
         loop {
             let look = until.min(tokio::time::Instant::now() + LOOK);
             tokio::select! {
@@ -380,6 +381,12 @@ impl Driver {
                 }
                 _ if view.run.stop_requested => return self.interrupted(true).await.map(Some),
                 _ if look == until => return Ok(None),
+                _ if view.run.awaited_outage().is_some()
+                    && probes::is_woken(self.store.as_ref(), &view.run, since)? =>
+                {
+                    say("woken: the provider is asked now");
+                    return Ok(None);
+                }
                 _ => {}
             }
         }

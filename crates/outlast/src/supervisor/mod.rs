@@ -19,6 +19,7 @@ mod net;
 mod outage;
 mod output;
 pub mod patient;
+mod probes;
 mod progress;
 mod questions;
 mod state;

@@ -1,12 +1,16 @@
 //! One look at the store: everything that a screen shows, read at one go.
 
+use std::collections::BTreeMap;
+
 use outlast_core::{
     journal::{Entry, approval},
-    reads::{self, approvals::View, runs::RunSearch},
+    reads::{self, approvals::View, runs::RunSearch, waits::Wait},
     run::attempt::Attempt,
     store::{RunView, Store, filter::ApprovalFilter},
     words::id::{Micros, RunNo, Seq},
 };
+
+use outlast_server::api::read::gist;
 
 use super::Panel;
 use crate::program::error::CliError;
@@ -15,6 +19,9 @@ use crate::program::error::CliError;
 const RUNS: usize = 200;
 const ENTRIES: i64 = 200;
 const APPROVALS: usize = 100;
+
+/// Most entries whose gist is read, the newest ones: a screen has room for few more.
+const GISTS: usize = 40;
 
 /// Rows of the store that one screen of `outlast watch` shows.
 #[derive(Default)]
@@ -30,7 +37,12 @@ pub struct Look {
 pub struct Watched {
     pub view: RunView,
     pub attempts: Vec<Attempt>,
+    /// Spans of time in which it waited, oldest first.
+    pub waits: Vec<Wait>,
+    /// Newest entries, oldest first, without Outlast's own bookkeeping.
     pub entries: Vec<Entry>,
+    /// What the newest of them are about, by their numbers.
+    pub gists: BTreeMap<Seq, String>,
 }
 
 impl Look {
@@ -54,6 +66,12 @@ impl Look {
 fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     let Some(view) = store.run(no)? else { return Ok(None) };
     let from = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
-    let entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
-    Ok(Some(Watched { attempts: store.attempts(no)?, entries, view }))
+    let mut entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
+    entries.retain(|e| !e.is_bookkeeping());
+    let mut gists = BTreeMap::new();
+    for entry in entries.iter().rev().take(GISTS) {
+        gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
+    }
+    let (attempts, waits) = (store.attempts(no)?, reads::waits::list(store, no)?);
+    Ok(Some(Watched { attempts, waits, entries, gists, view }))
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write as _},
+    path::Path,
 };
 
 use outlast_core::{
@@ -35,7 +36,7 @@ pub fn follow(
     let mut out = io::stdout().lock();
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
         let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
-        return journal::journal(store, &args, &mut Page::new(&mut out, look), wait);
+        return journal::journal(store, Path::new(""), &args, &mut Page::new(&mut out, look), wait);
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();
     loop {

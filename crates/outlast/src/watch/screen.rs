@@ -3,7 +3,7 @@
 use outlast_core::{
     envelope::unit::Unit,
     journal::{Entry, Kind, State},
-    reads::approvals::View,
+    reads::{approvals::View, waits::For},
     run::status::Status,
     store::RunView,
     words::id::Micros,
@@ -113,9 +113,10 @@ fn state<'a>(state: State) -> Span<'a> {
 fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
     let e = &view.envelope;
     let (spent, held) = (e.spent.cost(), e.reserved[Unit::CostNanoUsd]);
+    let listed = if view.spec.login.is_some() { " list" } else { "" };
     let Some(limit) = e.limits[Unit::CostNanoUsd] else {
         let room = " ".repeat(width);
-        return Line::from(vec![Span::raw(room), Span::raw(format!(" {} usd", usd(spent)))]);
+        return Line::from(vec![Span::raw(room), Span::raw(format!(" {}{listed}", usd(spent)))]);
     };
     let cells = |amount: i64| -> usize {
         let share = if limit > 0 { amount.max(0) as f64 / limit as f64 } else { 1.0 };
@@ -131,7 +132,7 @@ fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
         Span::styled("█".repeat(full), Style::new().fg(colour)),
         Span::styled("▒".repeat(reserved - full), Style::new().fg(colour)),
         Span::styled("░".repeat(width - reserved), FAINT),
-        Span::raw(format!(" {} of {}", usd(spent), usd(limit))),
+        Span::raw(format!(" {} of {}{listed}", usd(spent), usd(limit))),
     ])
 }
 
@@ -213,8 +214,9 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     );
     let mut money = meter(view, 20).spans;
     money.insert(0, Span::raw(" "));
+    let unit = if view.spec.login.is_some() { " price in usd, not billed" } else { " usd" };
     money.push(Span::raw(format!(
-        " usd   {}   {} replayed, {} usd saved",
+        "{unit}   {}   {} replayed, {} usd saved",
         some(view.envelope.spent[Unit::Calls], "call"),
         run.replayed,
         usd(run.saved_nano_usd)
@@ -249,6 +251,15 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     if earlier > 0 {
         lines.push(Line::styled(format!(" {earlier} attempts before these"), FAINT));
     }
+    if let Some(wait) = watched.waits.last() {
+        let (for_whom, why) =
+            (waited_for(wait.for_what), clean_line(&wait.why, room.saturating_sub(50).max(10)));
+        let lasted = time::about(wait.to.unwrap_or(seen.now).ms_since(wait.from));
+        let waits = if wait.to.is_some() { "waited" } else { "waits" };
+        let text =
+            format!(" {waits} for {for_whom} since {}, for {lasted}  {why}", time::time_of_day(wait.from));
+        lines.push(Line::styled(text.trim_end().to_owned(), Style::new().fg(Color::Yellow)));
+    }
     let next = next(view);
     if !matches!(run.status, Status::Running) {
         lines.push(Line::styled(format!(" {}", clean_line(&next.text, room)), FAINT));
@@ -258,6 +269,15 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines
 }
 
+fn waited_for(what: For) -> &'static str {
+    match what {
+        For::Provider => "its provider",
+        For::Limit => "a usage limit",
+        For::Budget => "room in a budget",
+        For::Person => "a person",
+    }
+}
+
 /// Draws the newest entries, as many as fit.
 fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
     let room = usize::from(area.height.saturating_sub(1));
@@ -265,10 +285,10 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
     let rows = newest.iter().map(|e| {
         Row::new(vec![
             Cell::from(Line::from(e.seq.to_string()).right_aligned()),
-            Cell::from(Line::styled(clock(e.opened_at), FAINT)),
+            Cell::from(Line::styled(time::time_of_day(e.opened_at), FAINT)),
             Cell::from(e.kind.name()),
             Cell::from(Line::from(state(e.state))),
-            Cell::from(clean_line(&entry::what(e), 60)),
+            Cell::from(clean_line(watched.gists.get(&e.seq).unwrap_or(&entry::what(e)), 200)),
             Cell::from(Line::from(took(e)).right_aligned()),
             Cell::from(Line::from(cost(e)).right_aligned()),
             Cell::from(Line::from(format!("@{}", e.attempt.0)).right_aligned()),
@@ -287,12 +307,6 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
     let titles = [" entry", "time", "kind", "state", "what", "    took", "         usd", "   @"];
     let table = Table::new(rows, columns).header(Row::new(titles).style(FAINT)).column_spacing(1);
     frame.render_widget(table, area);
-}
-
-/// Formats the time of day.
-fn clock(at: Micros) -> String {
-    let moment = time::moment(at);
-    moment.split([' ', 'T']).nth(1).unwrap_or(&moment).chars().take(8).collect()
 }
 
 fn took(e: &Entry) -> String {
@@ -350,6 +364,19 @@ fn asked<'a>(view: &View, now: Micros) -> Paragraph<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use outlast_core::{
+        engine::run::{claim::Claim, pause::AwaitProvider, process::Register, start::Start},
+        memory::MemoryStore,
+        run::instance::Identity,
+        store::{Ask as _, Durability},
+        words::{
+            clock::ManualClock,
+            id::{RunId, Slot},
+            outage::{Cause, Outage},
+        },
+    };
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::*;
@@ -374,5 +401,25 @@ mod tests {
         }
         let told = drawn(&desk(Panel::Runs), &seen, 80, 24);
         assert!(told.contains("no runs yet") && told.contains("q quits"), "{told}");
+    }
+
+    // Bug: `watch RUN` said `0.00 usd usd`.
+    #[test]
+    fn a_run_is_drawn_with_its_money_and_what_it_waits_for() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1_700_000_000_000_000))));
+        let instance =
+            store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
+        let run = store.run_verb(Start::new(RunId::new("r").unwrap()), Durability::Synced).unwrap().run;
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+        store.run_verb(claim, Durability::Synced).unwrap();
+        let outage = Outage { upstream: "anthropic".into(), cause: Cause::Failing(529) };
+        store.run_verb(AwaitProvider { run, outage }, Durability::Synced).unwrap();
+        let seen = Look::at(&store, Panel::Run(run)).unwrap();
+        let told = drawn(&desk(Panel::Run(run)), &seen, 100, 24);
+        assert!(told.contains(" 0 usd   0 calls") && !told.contains("usd usd"), "{told}");
+        assert!(
+            told.contains("waits for its provider since 22:13:20, for 0 s  anthropic fails with 529"),
+            "{told}"
+        );
     }
 }

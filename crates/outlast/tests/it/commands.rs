@@ -33,12 +33,13 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
     let store = &*story.store;
     let done = |()| 0;
     match Cli::try_parse_from(line.split(' ')).unwrap().command {
-        Command::Ls(args) => commands::ls::ls(store, &args, page).map(done),
+        Command::Ls(args) => commands::ls::ls(store, Path::new("/srv/agents"), &args, page).map(done),
         Command::Show(args) => {
             commands::show::show(store, &|_| None, Path::new("/srv/agents"), &args, page).map(done)
         }
         Command::Journal(args) => {
-            commands::journal::journal(store, &args, page, &mut || panic!("waits")).map(done)
+            commands::journal::journal(store, Path::new("/srv/agents"), &args, page, &mut || panic!("waits"))
+                .map(done)
         }
         Command::Budget(args) => commands::budget::budget(store, BY, &args, page).map(done),
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
@@ -475,4 +476,78 @@ fn names_cannot_steer_the_terminal() {
         let shown = shown(&story, line);
         assert!(!shown.contains(['\x1b', '\x07']), "{shown:?}");
     }
+}
+
+#[test]
+fn a_list_has_only_what_is_looked_for() {
+    let story = Story::empty();
+    for (name, directory, team) in [
+        ("search", "/srv/agents/a", "ads"),
+        ("lint", "/srv/agents/ab", "ads"),
+        ("plan", "/srv/agents", "web"),
+    ] {
+        let spec = outlast_core::run::Spec {
+            name: Some(name.into()),
+            tags: [("team".to_owned(), team.to_owned())].into(),
+            command: Some(outlast_core::run::Command { directory: directory.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        story.start(name, None, spec);
+        story.clock.advance_ms(3_600_000);
+    }
+    let check = |line: &str, wanted: &[&str]| {
+        let runs = json(&story, &format!("outlast ls --json {line}"))["runs"].as_array().unwrap().clone();
+        let names: Vec<&str> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
+        assert_eq!(names, wanted, "{line}");
+    };
+    check("--tag team", &["plan", "lint", "search"]);
+    check("--tag team=ads", &["lint", "search"]);
+    check("--dir a", &["search"]);
+    check("--dir .", &["plan", "lint", "search"]);
+    check("--name LIN", &["lint"]);
+    check("--since 2h", &["plan", "lint"]);
+    check("--tag team=ads --since 2h", &["lint"]);
+    let wide = shown(&story, "outlast ls --wide --dir a");
+    assert!(wide.contains("/srv/agents/a") && wide.contains("team=ads"), "{wide}");
+    assert!(shown(&story, "outlast ls --tag nobody's").starts_with("no such runs in "));
+}
+
+// Bug: of a CLI agent's journal half were copies of its session, and its tools were ids. Consequence: nobody could read
+// what it had done at night. Cause: each entry was told by its row alone.
+#[test]
+fn an_agents_night_is_told_by_what_was_done() {
+    let story = Story::empty();
+    let run = story.start("r", None, outlast_core::run::Spec::default());
+    let actor = story.claim(run, story.register(7), false);
+    story.ask(outlast::agent::session::keep(
+        actor,
+        outlast::agent::session::key(None, 0),
+        &outlast::agent::session::Session { id: "s".into(), spoiled: false },
+    ));
+    let of = outlast::agent::open_calls::SearchScope::new(run, actor.attempt, Some("s"));
+    let begins = |id: &str, command: &str| {
+        let call = outlast_server::dialect::conversation::ToolCall {
+            id: id.into(),
+            name: "Bash".into(),
+            input: serde_json::json!({ "command": command }).to_string(),
+        };
+        story.ask(outlast::agent::truth::begin(actor, &of, &call))
+    };
+    let outlast_core::engine::tool::Tool::Begun(opening) = begins("toolu_1", "python -m pytest") else {
+        panic!("begun twice")
+    };
+    let failed = outlast::agent::truth::Outcome::Finished { code: Some(1) };
+    story.ask(outlast::agent::truth::end(opening, &failed));
+    begins("toolu_2", "make deploy");
+    let told = shown(&story, "outlast journal r");
+    let lines: Vec<&str> = told.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
+    let done: Vec<String> =
+        lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        done,
+        ["08:00:00 Bash `python -m pytest`: exit 1 @1", "08:00:00 Bash `make deploy`: at work @1"],
+        "{told}"
+    );
+    let all = shown(&story, "outlast journal r --all");
+    assert!(all.contains("outlast:session") && all.contains("toolu_1"), "{all}");
 }

@@ -25,7 +25,7 @@ fn followed(look: Look) -> String {
         }
     };
     let args = JournalArgs { run: Some("followed".into()), follow: true, ..JournalArgs::default() };
-    printed(look, |page| journal(&*story.store, &args, page, &mut wait).unwrap())
+    printed(look, |page| journal(&*story.store, std::path::Path::new("/"), &args, page, &mut wait).unwrap())
 }
 
 #[test]

@@ -54,7 +54,7 @@ use crate::{
         net::{self, Net},
         outage,
         patient::Patient,
-        questions,
+        probes, questions,
         state::StateFace,
         stdin,
     },
@@ -170,8 +170,9 @@ impl Driver {
         if !on_halt.is_empty() {
             told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
         }
-        let telling = Delivering::start(told, &network, store.clone(), node.clone());
+        let telling = Delivering::start(told, &context, &network, store.clone(), node.clone());
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
+        tokio::spawn(probes::heed(store.clone(), view.run.no, beat.word(), proxy.clone()));
         Ok(Driver {
             directory,
             proxy,

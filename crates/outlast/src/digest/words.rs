@@ -1,0 +1,141 @@
+//! Words of a digest: a title of one line, and a text that fits a message.
+
+use outlast_core::words::id::Micros;
+use outlast_view::{Digest, DigestRun, Standing, money};
+
+use crate::render::{
+    amount::some,
+    look::{clean, clean_line},
+    time,
+};
+
+/// Most runs, commands of a run and commits of a run that are told, and most characters of a text.
+const RUNS: usize = 15;
+const COMMANDS: usize = 2;
+const COMMITS: usize = 3;
+const LONGEST: usize = 3_500;
+
+/// Most characters of a line of others' text.
+const LINE: usize = 160;
+
+/// Returns the title: the machine, and how many runs there are of each standing.
+pub fn title(digest: &Digest) -> String {
+    let count = |standing| digest.runs.iter().filter(|run| run.standing == standing).count();
+    let parts = [
+        (count(Standing::Asks), "waits for you", "wait for you"),
+        (count(Standing::Stands), "stands still", "stand still"),
+        (count(Standing::GoesOn), "goes on", "go on"),
+        (count(Standing::Ended), "is done", "are done"),
+    ];
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(n, ..)| *n > 0)
+        .map(|(n, one, many)| format!("{n} {}", if *n == 1 { one } else { many }))
+        .collect();
+    let told = if told.is_empty() { "no run did anything".to_owned() } else { told.join(", ") };
+    format!("{}: {told}", digest.host)
+}
+
+/// Returns the text, without the title and the link.
+pub fn text(digest: &Digest) -> String {
+    let (since, until) = (time::moment(digest.since.0), time::moment(digest.until.0));
+    let mut out = vec![format!("{since} to {until}")];
+    out.push(money_words(&digest.billed, &digest.listed, digest.calls));
+    if digest.deaths > 0 {
+        let again = match digest.rebought.nano() {
+            0 => String::new(),
+            nano => format!("; {} usd bought again by restarts", money::usd(nano)),
+        };
+        out.push(format!("{}{again}", some(digest.deaths, "death")));
+    }
+    for outage in &digest.outages {
+        let lasted = |to: Micros| format!("for {}", time::about(to.ms_since(outage.from.0)));
+        let lasted = outage.to.map_or_else(|| "and still does".to_owned(), |to| lasted(to.0));
+        let runs = some(i64::try_from(outage.runs).unwrap_or(i64::MAX), "run");
+        out.push(format!(
+            "{} at {}, {lasted}; {runs} waited",
+            clean_line(&outage.why, LINE),
+            time::time_of_day(outage.from.0)
+        ));
+    }
+    for run in digest.runs.iter().take(RUNS) {
+        out.push(String::new());
+        out.extend(of_run(digest, run));
+    }
+    if digest.runs.len() > RUNS {
+        out.push(format!("\n{} more: outlast digest --json", digest.runs.len() - RUNS));
+    }
+    let text = out.join("\n");
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn money_words(billed: &money::Billed, listed: &money::Listed, calls: i64) -> String {
+    let mut out = format!("{}, {} usd billed", some(calls, "call"), money::usd(billed.nano()));
+    if listed.nano() > 0 {
+        out.push_str(&format!(", {} usd at list price and not billed", money::usd(listed.nano())));
+    }
+    out
+}
+
+fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
+    let run = &told.run;
+    let name = run.name.clone().or_else(|| run.job.as_ref().map(|job| job.name.clone()));
+    let name = clean_line(name.as_deref().unwrap_or(run.run.as_str()), 60);
+    let sign = match told.standing {
+        Standing::Asks => "?",
+        Standing::Stands => "■",
+        Standing::GoesOn => "●",
+        Standing::Ended => "✓",
+    };
+    let end = run.ended_at.unwrap_or(digest.until).0;
+    let took =
+        run.began_at.map_or_else(String::new, |began| format!(", {}", time::about(end.ms_since(began.0))));
+    let money = match (told.in_this_time.billed.nano(), told.in_this_time.listed.nano()) {
+        (0, 0) => String::new(),
+        (billed, 0) => format!(", {} usd", money::usd(billed)),
+        (0, listed) => format!(", list price {} usd", money::usd(listed)),
+        (billed, listed) => {
+            format!(", {} usd and {} usd at list price", money::usd(billed), money::usd(listed))
+        }
+    };
+    let deaths = if told.in_this_time.deaths > 0 {
+        format!(", {}", some(told.in_this_time.deaths, "death"))
+    } else {
+        String::new()
+    };
+    let mut out = vec![format!("{sign} {name}: {}{took}{money}{deaths}", run.status)];
+    out.extend(run.why.iter().map(|why| format!("  {}", clean_line(why, LINE))));
+    if let Some(job) = &run.job {
+        out.push(format!(
+            "  {} of {} done, {} failed, {} dead",
+            job.done,
+            some(job.items, "item"),
+            job.failed,
+            job.dead
+        ));
+    }
+    let asked = digest.approvals.iter().filter(|approval| approval.run == run.run);
+    out.extend(asked.map(|approval| {
+        let what = clean_line(&format!("{} {}", approval.tool, approval.arguments), 100);
+        format!("  asks: {what}\n  → outlast approve {}", approval.id)
+    }));
+    if !told.commits.is_empty() {
+        let count = |n: usize, one| some(i64::try_from(n).unwrap_or(i64::MAX), one);
+        let on =
+            told.branch.as_ref().map_or_else(String::new, |branch| format!(" on {}", clean_line(branch, 60)));
+        let (commits, files) = (count(told.commits.len(), "commit"), count(told.files.len(), "file"));
+        out.push(format!("  {commits}{on}, {files}"));
+        out.extend(
+            told.commits.iter().take(COMMITS).map(|commit| format!("    {}", clean_line(commit, 100))),
+        );
+    }
+    match &told.last_words {
+        Some(words) => out.push(format!("  “{}”", clean(words))),
+        None => out.extend(told.last_output.iter().map(|line| format!("  | {}", clean_line(line, LINE)))),
+    }
+    out.extend(told.commands.iter().take(COMMANDS).map(|command| format!("  → {command}")));
+    out
+}

@@ -1,0 +1,178 @@
+//! The git checkout of a directory: its branch, and the commits that were made in it.
+//!
+//! An agent may have written all of it, its settings too. The branch is read off git's own files, and git is run so that
+//! it starts no program that these settings name, asks nobody over the network, and is ended if it hangs.
+
+use std::{
+    fmt, fs,
+    io::Read as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use outlast_core::words::id::Micros;
+
+use crate::render::time;
+
+/// Longest time for which git may work.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Most bytes of its answer that are read, and most commits that are told.
+const BYTES: u64 = 1 << 20;
+const COMMITS: &str = "50";
+
+/// Most bytes of one of git's files that are read.
+const HEAD: u64 = 4096;
+
+/// Environment variables that git is given.
+const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CONFIG_HOME", "LANG"];
+
+/// What is checked out in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// Name of the branch; the beginning of the commit's id where no branch is.
+    pub name: String,
+    /// Whether the directory is in a worktree beside the repository's own.
+    pub is_worktree: bool,
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, if self.is_worktree { " (worktree)" } else { "" })
+    }
+}
+
+/// Commits of a span of time, newest first, and the files that they changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Commits {
+    /// Each with the beginning of its id and its subject.
+    pub commits: Vec<String>,
+    pub files: Vec<String>,
+}
+
+/// Returns what is checked out in a directory now; `None` if it is in no checkout, or is not there.
+pub fn branch(directory: &Path) -> Option<Branch> {
+    let git = directory.ancestors().map(|at| at.join(".git")).find(|git| git.exists())?;
+    // A worktree has a file that names its directory below the repository's.
+    let (git, is_worktree) = match small(&git) {
+        Some(text) => {
+            let own = PathBuf::from(text.strip_prefix("gitdir:")?.trim());
+            (git.parent()?.join(own), text.contains("/worktrees/"))
+        }
+        None => (git, false),
+    };
+    let head = small(&git.join("HEAD"))?;
+    let head = head.trim();
+    let name = match head.strip_prefix("ref: ") {
+        Some(name) => name.strip_prefix("refs/heads/").unwrap_or(name),
+        None => head.get(..8)?,
+    };
+    Some(Branch { name: name.to_owned(), is_worktree })
+}
+
+/// Returns the commits that were made between two moments on what is checked out in a directory; none without git, or
+/// where it is in no checkout.
+pub fn commits(directory: &Path, since: Micros, until: Micros) -> Commits {
+    let (since, until) = (time::utc(since), time::utc(until));
+    let (since, until) = (format!("--since={since} +0000"), format!("--until={until} +0000"));
+    // A commit's line begins with a character that no path in git's answer has.
+    let words =
+        ["log", &since, &until, "-n", COMMITS, "--no-decorate", "--no-show-signature", "--no-ext-diff"];
+    let words = [words.as_slice(), &["--name-only", "--format=%x01%h %s"]].concat();
+    let told = git(directory, &words).unwrap_or_default();
+    let mut found = Commits::default();
+    for line in told.lines().filter(|line| !line.is_empty()) {
+        match line.strip_prefix('\u{1}') {
+            Some(commit) => found.commits.push(commit.to_owned()),
+            None if !found.files.iter().any(|file| file == line) => found.files.push(line.to_owned()),
+            None => {}
+        }
+    }
+    found
+}
+
+/// Runs git in a directory and returns what it printed; `None` if it fails or hangs.
+pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
+    let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let mut child = Command::new("git")
+        // It must take no lock from under a git of the agent's own.
+        .args([
+            "--no-optional-locks",
+            "--no-pager",
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.hooksPath=/dev/null",
+        ])
+        .args(words)
+        .current_dir(directory)
+        .env_clear()
+        .envs(kept)
+        // A partial clone's missing objects are not fetched: a remote's settings can name any program.
+        .envs([("GIT_ALLOW_PROTOCOL", "none"), ("GIT_NO_LAZY_FETCH", "1"), ("GIT_TERMINAL_PROMPT", "0")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let stdout = child.stdout.take()?;
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.take(BYTES).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let status = ends_within(&mut child, LONGEST).ok()??;
+    let bytes = reader.join().ok()?.ok()?;
+    status.success().then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits for the end of a child process. Kills it, and returns `None`, if it does not end in time.
+pub fn ends_within(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() >= longest {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Reads a small text file; `None` for anything else: a pipe would never end.
+fn small(path: &Path) -> Option<String> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(HEAD).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_is_read_off_a_repository_and_a_worktree() {
+        let all = tempfile::tempdir().unwrap();
+        let (main, tree) = (all.path().join("main"), all.path().join("tree"));
+        let own = main.join(".git/worktrees/tree");
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir_all(tree.join("below")).unwrap();
+        fs::write(main.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(own.join("HEAD"), "0123456789abcdef0123456789abcdef01234567\n").unwrap();
+        fs::write(tree.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
+        assert_eq!(branch(&main).unwrap().to_string(), "main");
+        assert_eq!(branch(&tree.join("below")).unwrap().to_string(), "01234567 (worktree)");
+        assert_eq!(branch(&all.path().join("nowhere")), None);
+    }
+
+    #[test]
+    fn a_directory_without_a_repository_has_no_commits() {
+        let here = tempfile::tempdir().unwrap();
+        assert_eq!(commits(here.path(), Micros(0), Micros(1)), Commits::default());
+    }
+}

@@ -1,0 +1,103 @@
+//! Probes that a person asks for: `outlast wake` of a run that waits for its provider has the provider asked at once.
+//!
+//! The order is an act in the run's journal, and whoever holds the run's calls looks for it while the run waits.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    run::{Run, status::Status},
+    store::{self, Store},
+    words::id::{RunNo, Seq},
+};
+use outlast_server::{door::Proxy, node::HEARTBEAT};
+use tokio::sync::watch;
+
+use super::beat::Word;
+
+/// Name of the act that `outlast wake` records.
+const WAKE: &str = "wake";
+
+/// Has the proxy probe at once whenever a person wakes the run while its agent lives and its calls are held. Ends with the
+/// heartbeat.
+pub async fn heed(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<Word>, proxy: Proxy) {
+    // Number of the run's next entry when it was looked at last; `None` while it does not wait.
+    let mut seen: Option<Seq> = None;
+    loop {
+        let waits = word.borrow_and_update().pulse.as_ref().is_some_and(|p| p.status == Status::Waiting);
+        let since = seen.take();
+        if waits {
+            let store = store.clone();
+            let looked = tokio::task::spawn_blocking(move || look(&*store, run, since)).await;
+            // A failed read is tried again at the next beat. The heartbeat itself reports a failing store.
+            if let Ok(Ok(Some((next, is_woken)))) = looked {
+                seen = Some(next);
+                if is_woken {
+                    proxy.probe();
+                }
+            } else {
+                seen = since;
+            }
+        }
+        tokio::select! {
+            changed = word.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(HEARTBEAT), if waits => {}
+        }
+    }
+}
+
+/// Returns the number of the run's next entry, and whether it was woken since that was `since`.
+fn look(store: &dyn Store, no: RunNo, since: Option<Seq>) -> Result<Option<(Seq, bool)>, store::Error> {
+    let Some(view) = store.run(no)? else { return Ok(None) };
+    let next = view.run.next_seq;
+    Ok(Some((next, is_woken(store, &view.run, since.unwrap_or(next))?)))
+}
+
+/// Returns whether a person has woken the run since the number of its next entry was `since`.
+pub fn is_woken(store: &dyn Store, run: &Run, since: Seq) -> Result<bool, store::Error> {
+    let Some(count) = usize::try_from(run.next_seq.0 - since.0).ok().filter(|count| *count > 0) else {
+        return Ok(false);
+    };
+    let new = store.entries(run.no, Seq(since.0 - 1), count)?;
+    Ok(new.iter().any(|entry| entry.act().is_some_and(|(name, _)| name == WAKE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::{
+        engine::{
+            act::InName,
+            run::{
+                start::Start,
+                tell::{Tell, Word as Order},
+            },
+        },
+        memory::MemoryStore,
+        store::{Ask as _, Durability},
+        words::{
+            clock::ManualClock,
+            id::{Micros, RunId},
+        },
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_wake_is_heard_once() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1))));
+        let run = store.run_verb(Start::new(RunId::new("r").unwrap()), Durability::Synced).unwrap().run;
+        let mut seen = None;
+        let mut looks = || {
+            let (next, is_woken) = look(&store, run, seen).unwrap().unwrap();
+            seen = Some(next);
+            is_woken
+        };
+        let order =
+            |word| store.run_verb(InName::of("cli:ann", Tell { run, word }), Durability::Synced).unwrap();
+        order(Order::Wake);
+        assert!(!looks(), "that was before it waited");
+        order(Order::Wake);
+        assert!(looks() && !looks());
+        order(Order::Stop);
+        assert!(!looks());
+    }
+}
