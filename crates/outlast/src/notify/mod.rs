@@ -24,7 +24,7 @@ use outlast_server::{door::Network, node::Node, notify::Poster};
 
 use crate::{
     digest::{self, Ground},
-    program::context::Context,
+    program::{context::Context, say::say},
     render::time,
     settings::notify::{Endpoint, Notify, Way},
 };
@@ -80,6 +80,9 @@ impl Delivering {
         store: Arc<dyn Store>,
         node: Arc<Node>,
     ) -> Option<Delivering> {
+        for (endpoint, variable) in &notify.muted {
+            say(&format!("the endpoint {endpoint} is not told: {variable}, its secret, is not set"));
+        }
         if notify.endpoints.is_empty() && notify.heartbeat.is_none() {
             return None;
         }

@@ -6,8 +6,9 @@ use crate::{program::error::InputError, settings::surroundings::Surroundings};
 
 /// Names and beginnings of names that a session sets for itself. That they are missing in another session says nothing
 /// about the command.
-const OF_A_SESSION: [&str; 33] = [
-    "_",
+const OF_A_SESSION: [&str; 45] = [
+    "ALACRITTY_",
+    "COLORFGBG",
     "COLORTERM",
     "COLUMNS",
     "DBUS_",
@@ -19,6 +20,7 @@ const OF_A_SESSION: [&str; 33] = [
     "INVOCATION_ID",
     "JOURNAL_STREAM",
     "KITTY_",
+    "KONSOLE_",
     "LC_",
     "LESS",
     "LINES",
@@ -35,11 +37,21 @@ const OF_A_SESSION: [&str; 33] = [
     "SESSION_",
     "SHLVL",
     "SSH_",
+    "STY",
     "SYSTEMD_",
     "TERM",
+    "TERM_",
     "TMUX",
+    "TMUX_",
+    "VSCODE_",
+    "VTE_VERSION",
+    "WEZTERM_",
+    "WINDOW",
     "WINDOWID",
     "XDG_",
+    "ZELLIJ",
+    "ZELLIJ_",
+    "_",
 ];
 
 /// Reads a file of `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
@@ -87,21 +99,23 @@ pub(super) fn unquoted(value: &str) -> &str {
 /// Returns the names of all variables in `around`, except those of a terminal session.
 pub fn names(around: &Surroundings) -> Vec<String> {
     let all = around.variables().filter_map(|(name, _)| name.into_string().ok());
-    let of_a_session = |name: &str| {
-        OF_A_SESSION.iter().any(|word| match word.ends_with('_') && *word != "_" {
-            true => name.starts_with(word),
-            false => name == *word,
-        })
-    };
-    let mut names: Vec<String> = all.filter(|name| !of_a_session(name)).collect();
+    let mut names: Vec<String> = all.filter(|name| !is_of_a_session(name)).collect();
     names.sort_unstable();
     names
 }
 
-/// Returns the `names` that are neither set in `around` nor in `kept`.
+fn is_of_a_session(name: &str) -> bool {
+    OF_A_SESSION.iter().any(|word| match word.ends_with('_') && *word != "_" {
+        true => name.starts_with(word),
+        false => name == *word,
+    })
+}
+
+/// Returns the `names` that are neither set in `around` nor in `kept`, except those of a terminal session, which runs
+/// kept once.
 pub fn missing(names: &[String], kept: &BTreeMap<String, String>, around: &Surroundings) -> Vec<String> {
     let is_here = |name: &String| around.is_set(name) || kept.contains_key(name);
-    names.iter().filter(|name| !is_here(name)).cloned().collect()
+    names.iter().filter(|name| !is_here(name) && !is_of_a_session(name)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -142,6 +156,8 @@ mod tests {
                 ("DB", "x"),
                 ("KEPT", "y"),
                 ("SSH_TTY", "t"),
+                ("TERM_PROGRAM", "tmux"),
+                ("TMUX_PANE", "%0"),
                 ("PWD", "/"),
             ],
             Path::new("/"),
@@ -151,5 +167,6 @@ mod tests {
         let kept = [("KEPT".to_owned(), "y".to_owned()), ("PATH".to_owned(), "/bin".to_owned())].into();
         let now = Surroundings::new(&[("DB", "")], Path::new("/"));
         assert_eq!(missing(&names, &kept, &now), ["AWS_PROFILE"]);
+        assert_eq!(missing(&["TMUX_PANE".into()], &kept, &now), [""; 0], "of a run of an earlier version");
     }
 }

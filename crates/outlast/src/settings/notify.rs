@@ -89,6 +89,8 @@ pub struct Notify {
     pub digest: Option<Time>,
     /// Address of the page, for links in messages; `None`: messages have no link.
     pub link: Option<String>,
+    /// Endpoints that are not told, because the variable of their secret is not set: their names, and the variables'.
+    pub muted: Vec<(String, String)>,
 }
 
 /// Endpoint as it is written in the file.
@@ -144,6 +146,11 @@ pub fn load(around: &Surroundings) -> Result<Notify, Error> {
                 notify.link = Some(page_address(&url).map_err(|why| bad(&key, why))?);
             }
             (_, toml::Value::Table(written)) => {
+                let unset = written.get("secret_env").and_then(toml::Value::as_str);
+                if let Some(name) = unset.filter(|name| around.var(name).is_none()) {
+                    notify.muted.push((key.clone(), name.to_owned()));
+                    continue;
+                }
                 let read = endpoint(&key, written, &all, &directory, around);
                 notify.endpoints.push(read.map_err(|why| bad(&key, why))?);
             }
