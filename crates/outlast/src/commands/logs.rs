@@ -115,18 +115,20 @@ struct Printer {
 
 impl Printer {
     fn print(&mut self, bytes: &[u8], page: &mut Page) -> Result<(), Unwritten> {
-        if self.raw && !page.look.json {
-            return page.bytes(bytes);
-        }
         self.unfinished.extend(bytes);
-        while let Some(end) = self.unfinished.iter().position(|b| *b == b'\n') {
+        let raw = self.raw && !page.look.json;
+        while let Some(end) = self.unfinished.iter().position(|b| *b == b'\n' || raw && *b == b'\r') {
             let line: Vec<u8> = self.unfinished.drain(..=end).collect();
-            self.whole(&line[..end], page)?;
+            let line = if raw { &line[..] } else { &line[..end] };
+            self.whole(line, page)?;
         }
         Ok(())
     }
 
     fn whole(&self, line: &[u8], page: &mut Page) -> Result<(), Unwritten> {
+        if self.raw && !page.look.json {
+            return page.bytes(&plain::masked(line));
+        }
         if page.look.json || !page.look.color {
             return self.line(&plain::text(line), page);
         }

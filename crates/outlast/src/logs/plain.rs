@@ -1,11 +1,27 @@
 //! Terminal output as text, without control sequences.
 
+use std::borrow::Cow;
+
+use outlast_core::run::token::mask;
+
 use crate::render::text::{clean, steers};
+
+/// Returns output as it is, but with run tokens masked: agents print the address of their proxy, which holds one.
+pub fn masked(bytes: &[u8]) -> Cow<'_, [u8]> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => match mask(text) {
+            same if same == text => bytes.into(),
+            masked => masked.into_bytes().into(),
+        },
+        Err(_) => bytes.into(),
+    }
+}
 
 /// Returns terminal output as plain text. Escape sequences and control characters are removed, invalid UTF-8 becomes
 /// `U+FFFD`, and of text overwritten by carriage returns only the last remains.
 pub fn text(bytes: &[u8]) -> String {
-    let shown = strip(bytes, false);
+    let bytes = masked(bytes);
+    let shown = strip(&bytes, false);
     let mut out = String::with_capacity(shown.len());
     for line in String::from_utf8_lossy(&shown).split_inclusive('\n') {
         let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
@@ -20,7 +36,8 @@ pub fn text(bytes: &[u8]) -> String {
 /// Returns text that is safe to print on a terminal: colours stay, other control sequences are removed, and any other
 /// character that could steer a terminal becomes `U+FFFD`, as invalid UTF-8 does.
 pub fn colours(bytes: &[u8]) -> String {
-    let shown = strip(bytes, true);
+    let bytes = masked(bytes);
+    let shown = strip(&bytes, true);
     let is_kept = |c: char| matches!(c, '\x1b' | '\t' | '\r') || !steers(c);
     String::from_utf8_lossy(&shown).chars().map(|c| if is_kept(c) { c } else { '\u{fffd}' }).collect()
 }
@@ -86,6 +103,18 @@ fn sequence(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Bug: Codex printed the address of its proxy. Consequence: the run's token was in `outlast logs`, and so in bug
+    // reports. Cause: what an agent printed was passed on as it was.
+    #[test]
+    fn a_run_token_is_masked_however_the_output_is_shown() {
+        let line = b"base_url: http://127.0.0.1:4100/run/ol_AQEAAAABBwAAAAAAAAADAAAAAAAAAAAAAAAAAAAADA/v1";
+        let wanted = "base_url: http://127.0.0.1:4100/run/ol_***/v1";
+        assert_eq!(text(line), wanted);
+        assert_eq!(colours(line), wanted);
+        assert_eq!(&*masked(line), wanted.as_bytes());
+        assert_eq!(&*masked(b"plain \xff"), b"plain \xff");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_left_out() {
