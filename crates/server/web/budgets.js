@@ -33,7 +33,7 @@ export function Budgets() {
     <div class="head"><h1>Budgets</h1></div>
     <${Problem} error=${read.error} again=${read.again} />
     ${!read.data && !read.error ? html`<${Waits} />` : ""}
-    ${read.data && !budgets.length ? html`<div class="panel"><${Empty}>No named budgets. One for all runs of a day: <code>outlast budgets set all --usd 50 --per day</code></${Empty}></div>` : ""}
+    ${read.data && !budgets.length ? html`<div class="panel"><${Empty}>No named budgets. One for all runs of a day: <code>outlast budgets set all --set-usd 50 --per day</code></${Empty}></div>` : ""}
     ${budgets.map((b) => html`<section key=${b.name} class="panel" aria-label=${line(b.name, 80)}>
       <div class="bar"><strong>${line(b.name, 80)}</strong><span class="soft">${b.per === "total" || !b.until ? "over all time" : `per ${b.per}: ${line(b.period, 40)}, until ${when(b.until, false)}`}</span>
         ${b.tag ? html`<span class="tag">${line(b.tag, 80)}</span>` : ""}</div>

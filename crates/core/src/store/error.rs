@@ -110,6 +110,12 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Engine(e) => return e.hint(),
+            Error::Absent { place, .. } if place.contains("://") => {
+                "`outlast migrate` makes its tables; or name another place with --store or OUTLAST_STORE".into()
+            }
+            Error::Open { place, .. } if place.contains("://") => {
+                "check the address in --store or OUTLAST_STORE; its password is taken from PGPASSWORD or ~/.pgpass".into()
+            }
             Error::Open { .. } | Error::Absent { .. } => "name another place with --store or OUTLAST_STORE".into(),
             Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
             Error::Older { .. } => {

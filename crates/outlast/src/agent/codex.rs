@@ -227,7 +227,7 @@ impl Adapter for Codex {
             out.push("codex is given a provider of its own: its calls do not pass the proxy".into());
         } else if with.has_usd_limit && !searches(&pieces) {
             out.push(
-                "codex searches the web no more: a search has no price, and the run has a limit in usd"
+                "codex cannot search the web in this run: a search has no price, and the run has a limit in usd"
                     .into(),
             );
         }

@@ -22,7 +22,7 @@ pub struct BudgetsArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  outlast budgets set team-search --usd 50 --per day --tag team=search
+  outlast budgets set team-search --set-usd 50 --per day --tag team=search
   outlast budgets                                 what is left of each, and which runs wait
   outlast budgets raise team-search --add-usd 10  room for today
   outlast budgets remove team-search";
@@ -40,7 +40,9 @@ pub enum BudgetsVerb {
 /// spend. Another --tag replaces the budget by one without spend. Runs that exist already are charged from their next
 /// call on. A run whose budget is used up waits for the next period, or for a raise.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Example:\n  outlast budgets set team-search --usd 50 --per day --tag team=search")]
+#[command(
+    after_help = "Example:\n  outlast budgets set team-search --set-usd 50 --per day --tag team=search"
+)]
 pub struct SetArgs {
     /// Name of the budget
     #[arg(value_name = "NAME")]
@@ -60,13 +62,13 @@ pub struct SetArgs {
 #[group(required = true, multiple = true)]
 pub struct LimitArgs {
     /// Dollars
-    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    #[arg(long = "set-usd", alias = "usd", value_name = "AMOUNT", value_parser = values::usd)]
     pub usd: Option<i64>,
     /// Tokens
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long = "set-tokens", alias = "tokens", value_name = "N", value_parser = values::count)]
     pub tokens: Option<i64>,
     /// LLM calls
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long = "set-calls", alias = "calls", value_name = "N", value_parser = values::count)]
     pub calls: Option<i64>,
 }
 

@@ -65,7 +65,7 @@ pub enum LogFormat {
 
 /// The limits of runs that are created by a request.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
-#[command(next_help_heading = "Limits of runs that a request creates (`none` lifts one)")]
+#[command(next_help_heading = "Limits of runs that a request creates (`none` removes one)")]
 pub struct DefaultArgs {
     /// Dollars
     #[arg(long, value_name = "AMOUNT", default_value = "5", value_parser = values::usd_limit)]

@@ -45,7 +45,7 @@ pub enum Color {
 
 /// Limits of a run's spend.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-#[command(next_help_heading = "Limits (of a new run; `none` lifts one)")]
+#[command(next_help_heading = "Limits (of a new run; `none` removes one)")]
 pub struct LimitArgs {
     /// Dollars [default: 5]
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd_limit)]

@@ -14,11 +14,11 @@ pub struct InitArgs {}
 ///
 /// Anybody who can change a directory can write its outlast.toml: a checkout, or an agent that works there. Until you trust
 /// it, it sets how output looks and nothing else, and a command for which it would set more is refused. This prints it
-/// and trusts it. Once it changes it is trusted no more. Acts, such as --add-usd, are set by no file.
+/// and trusts it. Once it changes it is no longer trusted. Acts, such as --add-usd, are set by no file.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  cd checkout && outlast trust")]
 pub struct TrustArgs {
-    /// Trust it no more
+    /// Withdraw the trust
     #[arg(long)]
     pub withdraw: bool,
 }

@@ -20,7 +20,7 @@ pub fn trust(around: &Surroundings, args: &TrustArgs, page: &mut Page) -> Result
         if page.look.json {
             return Ok(page.json(&json!({ "path": path, "trusted": false }))?);
         }
-        let said = if was { "is trusted no more" } else { "was not trusted" };
+        let said = if was { "is no longer trusted" } else { "was not trusted" };
         return Ok(page.line(&format!("{} {said}", path.display()))?);
     }
     let found = file::directorys_file(around)?;

@@ -1,7 +1,7 @@
 //! Trust in a directory's settings: which file the user trusts, and with which content.
 //!
 //! A record is a file below `~/.config/outlast/trusted`, which a confined agent does not see. It holds the digest of the
-//! content that was trusted, so that a file that changes is trusted no more.
+//! content that was trusted, so that a file that changes is no longer trusted.
 
 use std::{
     fs, io,

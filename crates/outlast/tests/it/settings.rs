@@ -228,7 +228,7 @@ fn a_directory_is_trusted_as_it_was_when_the_person_looked() {
     std::fs::write(&file, "[run]\nusd = 300\n").unwrap();
     check(&run, 2, &["`run.usd` is not taken", "they have changed since you did"]);
     check(&["trust"], 0, &["usd = 300"]);
-    check(&["trust", "--withdraw"], 0, &["is trusted no more"]);
+    check(&["trust", "--withdraw"], 0, &["is no longer trusted"]);
     check(&run, 2, &["that you do not trust\n"]);
     std::fs::write(&file, "[resume]\nadd_usd = 100\n").unwrap();
     check(&["trust"], 2, &["`resume.add_usd` acts, and is typed"]);
