@@ -76,9 +76,13 @@ def run(outlast: Path, commands: list[str], home: Path) -> list[tuple[int, str]]
             "LANG": "C.UTF-8",
             "OPENAI_BASE_URL": f"{url}/v1",
             "ANTHROPIC_BASE_URL": url,
-            "OPENAI_API_KEY": "sk-a-fake-key",
-            "ANTHROPIC_API_KEY": "sk-a-fake-key",
         }
+        # The fake provider here stands for a real one, with a key of the reader's. A page that begins a provider of its own
+        # has to say which key it takes, and where it is.
+        if any(command.startswith("outlast mock") for command in commands):
+            env |= {"OPENAI_BASE_URL": "", "ANTHROPIC_BASE_URL": ""}
+        else:
+            env |= {"OPENAI_API_KEY": "sk-a-fake-key", "ANTHROPIC_API_KEY": "sk-a-fake-key"}
         script = "".join(f"{command}\nended=$?; echo; echo '{MARK}' $ended\n" for command in commands)
         done = subprocess.run(
             ["bash", "-c", f"trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{script}"],

@@ -107,7 +107,7 @@ class Flag:
 def flags(text: str) -> list[Flag]:
     found, at = [], None
     for line in text.splitlines():
-        head = re.match(r"^ {2,6}(?:-\w, )?--([a-z-]+)(?: \[?<([^>]*)>\]?)?(?:  +(.*))?$", line)
+        head = re.match(r"^ {2,6}(?:-\w, )?--([a-z-]+)(?:(?: \[?|\[=)<([^>]*)>\]?)?(?:  +(.*))?$", line)
         if head:
             at = [head.group(1), head.group(2) or "", head.group(3) or ""]
             found.append(at)
