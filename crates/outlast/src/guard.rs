@@ -154,7 +154,7 @@ mod tests {
         for line in [
             "outlast budget r --add-usd 1",
             "outlast budget r --set-usd 1",
-            "outlast budget r --lift usd",
+            "outlast budget r --no-limit usd",
             "outlast budgets set b --usd 9",
             "outlast budgets raise b --add-usd 9",
             "outlast budgets remove b",
@@ -174,7 +174,7 @@ mod tests {
             "outlast state keep 3",
             "outlast state restore dump",
             "outlast service install",
-            "outlast service uninstall",
+            "outlast service remove",
             "outlast prices update f --accept",
             "outlast trust",
             "outlast trust --withdraw",

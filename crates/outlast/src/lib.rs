@@ -272,7 +272,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
 /// Declares the dead supervisors of this machine dead, and ends the processes that they left. Without this, a
 /// person who looks after a kill -9 would read that the run is running. A sweep that fails is repeated by
 /// whoever resumes the run.
-fn look_after(store: &dyn Store, context: &Context) {
+pub(crate) fn look_after(store: &dyn Store, context: &Context) {
     if store.is_remote() {
         return;
     }
@@ -293,7 +293,7 @@ fn on_store(command: Command, store: &dyn Store, by: &str, context: &Context) ->
             commands::journal::journal(store, here, &args, page, &mut || thread::sleep(FOLLOW))
         }),
         Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, by, &args, page)),
-        Command::Budget(args) => printed(look, |page| commands::budget::budget(store, by, &args, page)),
+        Command::Budget(args) => printed(look, |page| commands::budget::budget(store, by, here, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
             printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))

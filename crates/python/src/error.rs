@@ -40,8 +40,8 @@ pub fn refused_hint(refusal: &Refusal, run: &str) -> String {
         Ok(supervised) if supervised == run => refusal.hint(run),
         Ok(supervised) => refusal.hint_then(run, &format!("`outlast resume {supervised}`")),
         Err(_) if refusal.code == "price_unknown" => format!(
-            "give the model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or lift the limit with \
-             `outlast budget {run} --lift usd`; then {AGAIN}"
+            "give the model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or remove the limit with \
+             `outlast budget {run} --no-limit usd`; then {AGAIN}"
         ),
         Err(_) => refusal.hint_then(run, AGAIN),
     }

@@ -143,7 +143,7 @@ function Why({ run, attempts }) {
   if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.resume?.length ? null : run.halt.hint]);
   else if (run.why) notes.push([run.status === "failed" ? "bad" : "care", run.why]);
   if (run.pending_approvals && !run.ended_at) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
-  if (run.status === "interrupted") notes.push(["care", `It stands still${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`]);
+  if (run.status === "interrupted") notes.push(["care", `Nobody drives it${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`]);
   if (run.status === "sleeping" && run.wake_at) notes.push(["care", `It sleeps until ${when(run.wake_at)}.`]);
   return notes.map(([kind, text, hint, to], n) => html`<div key=${n} class="note ${kind}">
     ${line(text, 400)}${to ? html` <${To} path=${[to]}>Decide</${To}>` : ""}${hint ? html`<p class="soft mono">${line(hint, 400)}</p>` : ""}

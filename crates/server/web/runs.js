@@ -97,7 +97,7 @@ function Row({ run, at, listed, seek }) {
     </td>
     <td><${State} of=${run.status} word=${run.stop_requested && run.status === "running" ? "stopping" : run.status} />
       ${run.pending_approvals && !run.ended_at ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>` : ""}
-      ${run.restarts ? html`<span class="under bad">${some(run.restarts, "death")}</span>` : ""}
+      ${run.restarts ? html`<span class="under bad">${some(run.restarts, "restart")}</span>` : ""}
       ${run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
       ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${spoilt(job) ? `, ${spoilt(job)}` : ""}</span>` : ""}
     </td>

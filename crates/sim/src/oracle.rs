@@ -504,9 +504,8 @@ impl Oracle {
         for run in t.runs.values() {
             let open = t.attempts.values().any(|a| a.run == run.no && a.is_open());
             let held = t.leases.values().any(|x| x.run == run.no && live(x.instance));
-            // A run that waits for its provider is there for whoever resumes it.
-            let waits = run.awaited_outage().is_some();
-            if matches!(run.status, Status::Running | Status::Waiting) && !waits && !open && !held {
+            let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
+            if goes_on && !open && !held {
                 self.find(format!("9: run {} is {}, and nobody drives it", run.no, run.status.name()));
             }
         }

@@ -49,6 +49,8 @@ shape! {
         outage: Option<ExitOutage> = e.outage.as_ref().map(ExitOutage::new);
         /// Requests that passed unread on opened hosts.
         unread: i64 = e.unread;
+        /// Code and message with which the proxy itself refused the attempt's last call, if it let none through.
+        refused: Option<String> = e.refused.clone();
     }
 }
 
@@ -73,7 +75,7 @@ shape! {
 }
 
 /// Describes an exit: `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`,
-/// `at a usage limit (exited with 1)`.
+/// `at a usage limit (exited with 1)`, `exited with 1, refused: no_provider_key: …`.
 pub fn exit_words(exit: &attempt::Exit) -> String {
     let end = seen(exit);
     if exit.for_room {
@@ -86,7 +88,10 @@ pub fn exit_words(exit: &attempt::Exit) -> String {
         (true, _) => format!("at a usage limit ({end})"),
         (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
         (_, true) => format!("stopped ({end})"),
-        (_, false) => end,
+        (_, false) => match &exit.refused {
+            Some(why) => format!("{end}, refused: {why}"),
+            None => end,
+        },
     }
 }
 
@@ -144,6 +149,10 @@ mod tests {
         for (exit, wanted) in [
             (Exit { code: Some(0), ..exit.clone() }, "finished"),
             (Exit { code: Some(3), ..exit.clone() }, "exited with 3"),
+            (
+                Exit { code: Some(1), refused: Some("no_key: none is known".into()), ..exit.clone() },
+                "exited with 1, refused: no_key: none is known",
+            ),
             (Exit { signal: Some(9), ..exit.clone() }, "killed by SIGKILL"),
             (Exit { signal: Some(40), ..exit.clone() }, "killed by signal 40"),
             (Exit { signal: Some(9), oom: true, ..exit.clone() }, "killed for its memory (OOM)"),

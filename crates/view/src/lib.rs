@@ -47,6 +47,6 @@ pub use budget::{BudgetLine, NamedBudget, lines};
 pub use digest::{Digest, DigestCost, DigestOutage, DigestRun, Standing};
 pub use entry::{Entry, Item};
 pub use event::Event;
-pub use run::{Fork, Job, Run, RunDetail, Tightest, job};
+pub use run::{Fork, Job, Run, RunDetail, Tightest, job, listed};
 pub use spend::{Plan, Spend};
 pub use time::Time;

@@ -13,12 +13,12 @@ use outlast_core::{
 
 use crate::{
     BudgetLine, Time, lines,
-    money::{InDoubt, Limit, Reserved, Saved, Spent},
+    money::{Billed, InDoubt, Limit, Listed, Reserved, Saved, Spent},
 };
 
 shape! {
     /// Run as a row of a list.
-    pub Run(view: &RunView, now: Micros; let (run, e) = (&view.run, &view.envelope)) {
+    pub Run(view: &RunView, now: Micros; let (run, e, listed) = (&view.run, &view.envelope, listed(view))) {
         run: RunId = run.id.clone();
         name: Option<String> = view.spec.name.clone();
         status: &'static str = run.status.name();
@@ -47,6 +47,8 @@ shape! {
         tokens: i64 = e.spent[Unit::Tokens];
         loops: i64 = e.spent[Unit::Loops];
         #[serde(flatten)] spent: Spent = Spent::new(e.spent.cost());
+        #[serde(flatten)] billed: Billed = Billed::new(e.spent.cost() - listed);
+        #[serde(flatten)] listed: Listed = Listed::new(listed);
         #[serde(flatten)] reserved: Reserved = Reserved::new(e.reserved.cost());
         #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(e.doubt.cost());
         #[serde(flatten)] limit: Limit = Limit::new(e.limits[Unit::CostNanoUsd]);
@@ -57,6 +59,11 @@ shape! {
         #[serde(skip_serializing_if = "Option::is_none")]
         job: Option<Job> = job(view);
     }
+}
+
+/// Returns the part of a run's charge that is a list price, in nano-USD: all of it where a login's subscription pays.
+pub fn listed(view: &RunView) -> i64 {
+    view.spec.login.as_ref().map_or(0, |_| view.envelope.spent.cost())
 }
 
 shape! {

@@ -354,7 +354,7 @@ impl Refusal {
             None if self.is_fee => {
                 format!(
                     "have the agent leave it out, or let what it costs beside its tokens count as free with \
-                     `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift usd`, \
+                     `outlast resume {run} --unpriced free`, or remove the limit with `outlast budget {run} --no-limit usd`, \
                      then {resume}"
                 )
             }
@@ -369,7 +369,7 @@ impl Refusal {
                 format!(
                     "take newer prices with `outlast prices update FILE --accept`, then {resume}, or give it one with \
                      `outlast resume {run} --prices FILE` (docs/guides/prices.md), or {dearest}let it count as free with \
-                     `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift usd`, \
+                     `outlast resume {run} --unpriced free`, or remove the limit with `outlast budget {run} --no-limit usd`, \
                      then {resume}"
                 )
             }

@@ -115,6 +115,9 @@ impl Found {
             if let Some(by) = by {
                 about["by"] = by.into();
             }
+            if run.status == Status::Interrupted {
+                about["by_person"] = run.stop_requested.into();
+            }
             self.push(Kind::Status, no, None, about);
         }
         match (waited, outage(run)) {

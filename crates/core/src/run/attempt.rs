@@ -35,6 +35,10 @@ pub struct Exit {
     /// Number of requests of the attempt that passed unread on opened hosts.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread: i64,
+    /// Code and message with which the proxy itself refused the attempt's last call; `None` if it let a call through, or
+    /// none came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 fn is_zero(count: &i64) -> bool {

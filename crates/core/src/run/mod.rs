@@ -393,10 +393,11 @@ impl Run {
         }
     }
 
-    /// Returns the outage of the provider that the run waits for, and the time since which it waits; `None` if it does
-    /// not.
+    /// Returns the outage of the provider that the run waits for, or waited for when its process died, and the time since
+    /// which it waits; `None` if it does not.
     pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
-        let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
+        let waits = matches!(self.status, Status::Waiting | Status::Interrupted);
+        let refusal = self.halt.as_ref().filter(|_| waits)?;
         Some((refusal.outage.as_ref()?, refusal.at))
     }
 

@@ -16,15 +16,15 @@ use crate::{program::error::CliError, render::amount::unit_word};
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_help = BUDGET_EXAMPLES)]
 pub struct BudgetArgs {
-    /// The run: its id, its name, or the start of its id
+    /// The run: its id, its name, or the start of its id; without a change, the last run of this directory
     #[arg(value_name = "RUN")]
-    pub run: String,
+    pub run: Option<String>,
     #[command(flatten)]
     pub add: AddArgs,
     #[command(flatten)]
     pub set: SetArgs,
     /// usd, tokens, calls, loops, wall, active, restarts; can be repeated
-    #[arg(long, help_heading = "Lift a limit", value_name = "UNIT", value_delimiter = ',', value_parser = values::unit(), hide_possible_values = true)]
+    #[arg(long = "no-limit", alias = "lift", help_heading = "Remove a limit", value_name = "UNIT", value_delimiter = ',', value_parser = values::unit(), hide_possible_values = true)]
     pub lift: Vec<Unit>,
 }
 
@@ -32,7 +32,7 @@ const BUDGET_EXAMPLES: &str = "\
 Examples:
   outlast budget nightly
   outlast budget nightly --add-usd 1
-  outlast budget nightly --set-wall 4h --lift loops";
+  outlast budget nightly --set-wall 4h --no-limit loops";
 
 /// Amounts that are added to the limits that a run and a named budget both have.
 #[derive(Args, Clone, Debug, Default)]
@@ -147,7 +147,7 @@ impl BudgetArgs {
                 let word = unit_word(unit);
                 return Err(CliError::usage(
                     format!("the limit of {word} cannot be changed in two ways at once"),
-                    Some(&format!("give one of --add-{word}, --set-{word} and --lift {word}")),
+                    Some(&format!("give one of --add-{word}, --set-{word} and --no-limit {word}")),
                 ));
             }
         }

@@ -117,7 +117,7 @@ pub struct LogsArgs {
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub attempt: Option<i64>,
     /// Only the last N lines
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'n', visible_alias = "tail", value_name = "N")]
     pub lines: Option<usize>,
 }
 
@@ -177,16 +177,17 @@ pub struct ManArgs {
     pub directory: PathBuf,
 }
 
-/// Have interrupted runs go on after a reboot, by a unit of your systemd
+/// Have interrupted runs go on by themselves, by a unit of your systemd
 ///
-/// The unit runs `outlast resume --all` when you log in. `loginctl enable-linger` starts your systemd at boot,
+/// The unit runs `outlast resume --all --stay` from now on, and whenever you log in: a run whose supervisor died goes on
+/// within seconds, and after a reboot. `loginctl enable-linger` starts your systemd at boot,
 /// and keeps it when you log out: without it a run in the background may end with your session.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast service install\n  outlast service install --print\n  outlast service status"
 )]
 pub struct ServiceArgs {
-    /// install, uninstall or status
+    /// install, remove or status
     #[arg(value_name = "VERB", value_enum)]
     pub verb: ServiceVerb,
     /// With install: print the unit, and change nothing
@@ -197,6 +198,7 @@ pub struct ServiceArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServiceVerb {
     Install,
-    Uninstall,
+    #[value(alias = "uninstall")]
+    Remove,
     Status,
 }

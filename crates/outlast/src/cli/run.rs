@@ -68,7 +68,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub limits: LimitArgs,
     /// Largest share of the subscription's usage windows that may be used up, other devices' use included: 5h=40%,week=15%. When a share is reached, the run sleeps until that window resets
-    #[arg(long, value_name = "CEILINGS", help_heading = "Limits (of a new run; `none` lifts one)")]
+    #[arg(long, value_name = "CEILINGS", help_heading = "Limits (of a new run; `none` removes one)")]
     pub plan: Option<Ceilings>,
     /// The policy of a new run: [policies.NAME] of outlast.toml, or one the store keeps. Of its limits and those given, the lower one counts
     #[arg(long = "policy", value_name = "NAME")]
@@ -175,12 +175,15 @@ pub struct LoopArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub struct ResumeArgs {
-    /// The run: its id, its name, or the start of its id; the last run of this directory
+    /// The run: its id, its name, or the start of its id; the newest run of this directory that can go on
     #[arg(value_name = "RUN", conflicts_with = "all")]
     pub run: Option<String>,
     /// Every run that a crash, a kill or a reboot interrupted; not those that a person stopped, by Ctrl-C or `outlast stop`
     #[arg(long)]
     pub all: bool,
+    /// With --all: stay, and resume each run that a death interrupts later, too
+    #[arg(long, requires = "all")]
+    pub stay: bool,
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short, conflicts_with = "all")]
     pub detach: bool,
@@ -211,7 +214,7 @@ pub struct ResumeArgs {
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  outlast resume                       the last run of this directory
+  outlast resume                       the newest run of this directory that can go on
   outlast resume nightly
   outlast resume nightly --add-usd 1   a run that is halted at its limit
   outlast resume --all      for example at boot";

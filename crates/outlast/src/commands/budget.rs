@@ -1,5 +1,7 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
+use std::path::Path;
+
 use outlast_core::{
     engine::act::InName,
     envelope::unit::Unit,
@@ -19,12 +21,24 @@ use crate::{
         amount::{amount, unit_word},
         look::{self, Look, Page, Paint},
         next::{ChangedRun, Next, next},
+        short::called,
         table::{Cell, Side, Table},
     },
 };
 
-pub fn budget(store: &dyn Store, by: &str, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
-    let before = find::run_to(store, &args.run, Verb::Change)?;
+pub fn budget(
+    store: &dyn Store,
+    by: &str,
+    here: &Path,
+    args: &BudgetArgs,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    if args.run.is_none() && args.changes() {
+        let hint = "name it: `outlast budget RUN …`; `outlast ls` lists the runs";
+        return Err(CliError::usage("the run whose limits change has to be named", Some(hint)));
+    }
+    let verb = if args.changes() { Verb::Change } else { Verb::Look };
+    let before = find::run_or_last(store, args.run.as_deref(), here, verb)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };
@@ -42,10 +56,10 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
     let status = look.paint(look::of_status(run.status), run.status.name());
     let was =
         before.filter(|b| *b != run.status).map_or_else(String::new, |b| format!(", it was {}", b.name()));
-    page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, run.id.as_str())))?;
+    page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, &called(view))))?;
     page.text(&text(view, now, look))?;
     if before.is_some() || run.status == Status::Halted {
-        page.text(&commands(&next(view)))?;
+        page.text(&commands(&next(view, &called(view))))?;
     }
     Ok(())
 }

@@ -7,17 +7,17 @@ use outlast_core::{
     },
     reads,
     store::{Ask as _, Durability, Store},
-    words::id::RunId,
 };
 use outlast_view::NamedBudget;
 use serde_json::json;
 
 use crate::{
     cli::{BudgetsArgs, BudgetsVerb},
-    program::error::CliError,
+    program::{error::CliError, find},
     render::{
         amount::{amount, some, unit_word},
         look::{Page, Paint},
+        short::called,
         table::{Cell, Side, Table},
     },
 };
@@ -57,10 +57,10 @@ pub fn budgets(store: &dyn Store, by: &str, args: &BudgetsArgs, page: &mut Page)
     if budgets.is_empty() {
         return Ok(page.line("no named budgets")?);
     }
-    print(&budgets, page)
+    print(store, &budgets, page)
 }
 
-fn print(budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
+fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
     let mut table = Table::new(&[
         ("budget", Side::Left),
         ("of", Side::Left),
@@ -102,7 +102,12 @@ fn print(budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
     let look = page.look;
     page.text(&table.render(look, 0))?;
     for budget in budgets.iter().filter(|b| !b.waiting.is_empty()) {
-        let shown: Vec<&str> = budget.waiting.iter().take(5).map(RunId::as_str).collect();
+        let shown: Vec<String> = budget
+            .waiting
+            .iter()
+            .take(5)
+            .map(|id| find::run(store, id.as_str()).map(|view| called(&view)))
+            .collect::<Result<_, _>>()?;
         let more = match budget.waiting.len() {
             n if n > shown.len() => format!(" and {} more", n - shown.len()),
             _ => String::new(),

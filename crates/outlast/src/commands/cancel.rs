@@ -19,6 +19,7 @@ use crate::{
     render::{
         look::{self, Page, Paint},
         next::ChangedRun,
+        short::called,
     },
     supervisor::strays,
 };
@@ -34,7 +35,7 @@ pub fn cancel(store: &dyn Store, by: &str, args: &CancelArgs, page: &mut Page) -
     if page.look.json {
         page.json(&ChangedRun::new(&view, Some(before), store.now()?))?;
     } else {
-        let id = page.look.paint(Paint::Strong, view.run.id.as_str());
+        let id = page.look.paint(Paint::Strong, &called(&view));
         let shown = page.look.paint(look::of_status(status), status.name());
         let stays = if status == Status::Halted { ": a halt outlives a cancel" } else { "" };
         page.line(&format!("{id}  {shown}{stays}"))?;

@@ -30,6 +30,7 @@ use crate::{
     render::{
         amount::some,
         look::{self, Page, Paint},
+        short::called,
     },
 };
 
@@ -40,7 +41,7 @@ pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(
     if page.look.json {
         return Ok(page.json(&json!({ "run": view.run.id, "snapshot": args.name, "seq": seq.0 }))?);
     }
-    let id = page.look.paint(Paint::Strong, view.run.id.as_str());
+    let id = page.look.paint(Paint::Strong, &called(&view));
     page.line(&format!("{id}  snapshot {} at entry {seq}", look::clean(&args.name)))?;
     Ok(page.line(&format!("  → outlast fork {} --from-snapshot {}", view.run.id, look::clean(&args.name)))?)
 }

@@ -1,6 +1,6 @@
 //! `outlast ls`: lists the runs, newest first.
 
-use std::{cell::Cell as Flag, fs, path::Path};
+use std::{cell::Cell as Flag, collections::BTreeSet, fs, path::Path};
 
 use outlast_core::{
     envelope::unit::Unit,
@@ -18,11 +18,13 @@ use crate::{
         did::Did,
         look::{self, Page},
         next::{Next, RunWithNext, is_unmetered, next, next_with},
-        short::short,
+        short::{called, short},
         table::{Cell, Side, Table},
+        text::clean_line,
         time,
     },
 };
+use outlast_view::listed;
 
 /// Most entries of a run that are counted for its line.
 const FIRST: usize = 200;
@@ -64,10 +66,11 @@ pub fn ls(store: &dyn Store, here: &Path, args: &LsArgs, page: &mut Page) -> Res
         let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
         return page.json_list(Map::new(), "runs", objects, tail);
     }
+    let mut names = BTreeSet::new();
     let rows = shown.map(|row| {
         row.map(|(view, next)| {
             let place = if args.wide { place(&view) } else { Vec::new() };
-            [cells(&view, &next, now), place].concat()
+            [cells(&view, &next, &mut names, now), place].concat()
         })
     });
     if page.table(head(), 0, rows)? == 0 {
@@ -84,19 +87,20 @@ pub fn ls(store: &dyn Store, here: &Path, args: &LsArgs, page: &mut Page) -> Res
 
 /// Returns the next step for a run. Entries are read of a run alone that called no model, and at most `FIRST` of them.
 fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
-    if !is_unmetered(view) || view.run.next_seq <= Seq(1) {
-        return Ok(next(view));
+    if !is_unmetered(view) {
+        return Ok(next(view, view.run.id.as_str()));
     }
     let first = store.entries(view.run.no, Seq(0), FIRST)?;
-    Ok(next_with(view, &Did::of(&first), first.len() < FIRST))
+    let attempts = store.attempts(view.run.no)?;
+    Ok(next_with(view, &Did::of(&first, attempts.last()), first.len() < FIRST, view.run.id.as_str()))
 }
 
 fn head() -> Table {
     Table::new(&[
         ("run", Side::Left),
-        ("name", Side::Left),
         ("status", Side::Left),
         ("usd", Side::Right),
+        ("list price", Side::Right),
         ("of", Side::Right),
         ("calls", Side::Right),
         ("age", Side::Right),
@@ -119,16 +123,29 @@ fn place(view: &RunView) -> Vec<Cell> {
     ]
 }
 
-fn cells(view: &RunView, next: &Next, now: Micros) -> Vec<Cell> {
-    let (run, e) = (&view.run, &view.envelope);
+/// Most characters of a name that stands for its run, and of the next step: a row fits 80 columns.
+const NAME: usize = 24;
+const NEXT: usize = 20;
+
+/// Returns the word by which commands find the run: its name, unless a newer run in the list has it too, else its short
+/// id. `names` are those of the newer runs.
+fn word(view: &RunView, names: &mut BTreeSet<String>) -> String {
+    let word = called(view);
+    let is_free = names.insert(word.clone()) && word.chars().count() <= NAME;
+    if is_free { word } else { short(view) }
+}
+
+fn cells(view: &RunView, next: &Next, names: &mut BTreeSet<String>, now: Micros) -> Vec<Cell> {
+    let (run, e, listed) = (&view.run, &view.envelope, listed(view));
+    let unless_zero = |nano| if nano == 0 { Cell::default() } else { usd(nano).into() };
     vec![
-        Cell::whole(short(view)),
-        view.spec.name.clone().unwrap_or_default().into(),
+        Cell::whole(word(view, names)),
         Cell::painted(run.status.name(), look::of_status(run.status)),
-        usd(e.spent.cost()).into(),
+        if listed > 0 { unless_zero(e.spent.cost() - listed) } else { usd(e.spent.cost()).into() },
+        unless_zero(listed),
         e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
         e.spent[Unit::Calls].to_string().into(),
         time::age(now.ms_since(run.created_at)).into(),
-        next.brief.clone().into(),
+        clean_line(&next.brief, NEXT).into(),
     ]
 }

@@ -46,7 +46,8 @@ impl Shown {
 
     fn line(&self, window: &Window) -> String {
         let of = self.ceilings.on(window.length).map_or_else(String::new, |ceiling| format!(" of {ceiling}"));
-        let turns = window.resets_at.map_or_else(String::new, |at| format!(", turns {}", time::weekday(at)));
+        let turns =
+            window.resets_at.map_or_else(String::new, |at| format!(", turns {}", time::day_and_clock(at)));
         format!("plan      {}: {} used{of}{turns}", window.length, window.used)
     }
 
@@ -57,7 +58,10 @@ impl Shown {
             None => (Share::WHOLE, format!("the whole {}", window.length)),
         };
         let at = window.used_up_at(share)?;
-        Some(format!("pace      at this pace {whose} is used up on {}", time::weekday(at)))
+        if at <= self.now {
+            return Some(format!("pace      at the pace so far {whose} is used up by now"));
+        }
+        Some(format!("pace      at this pace {whose} is used up on {}", time::day_and_clock(at)))
     }
 
     /// Returns the provider and the first characters of the account's name.

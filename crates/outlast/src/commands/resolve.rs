@@ -19,7 +19,10 @@ use crate::{
         error::CliError,
         find::{self, Verb},
     },
-    render::look::{self, Page, Paint},
+    render::{
+        look::{self, Page, Paint},
+        short::called,
+    },
 };
 
 /// Number of steps that are read at once.
@@ -52,7 +55,7 @@ pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result
     if page.look.json {
         return Ok(page.json(&json!({ "run": view.run.id, "key": key, "seq": seq.0, "said": told }))?);
     }
-    let name = page.look.paint(Paint::Strong, view.run.id.as_str());
+    let name = page.look.paint(Paint::Strong, &called(&view));
     let told = match told {
         "result" => "is done, with the result that was given",
         "failed" => "failed, and will not run again",

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use crate::{
     cli::ResolveArgs,
     program::error::CliError,
-    render::look::{self, Page, Paint},
+    render::{
+        look::{self, Page, Paint},
+        short::called,
+    },
 };
 
 /// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
@@ -88,8 +91,7 @@ pub fn resolve(
         let object = json!({"run": view.run.id, "key": call.key, "seq": call.seq, "said": word});
         return Ok(page.json(&object)?);
     }
-    let (run, key) =
-        (page.look.paint(Paint::Strong, view.run.id.as_str()), call.key.as_deref().unwrap_or_default());
+    let (run, key) = (page.look.paint(Paint::Strong, &called(view)), call.key.as_deref().unwrap_or_default());
     Ok(page.line(&format!("{run}  tool call {} ({}) {told}", call.seq, look::clean(key)))?)
 }
 

@@ -1,5 +1,4 @@
-//! `outlast service install|uninstall|status`: manages the systemd user unit that resumes interrupted runs after a
-//! reboot.
+//! `outlast service install|remove|status`: manages the systemd user unit that resumes interrupted runs.
 
 use std::{
     collections::BTreeSet,
@@ -54,14 +53,14 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
             systemctl(&["daemon-reload"])?;
             file::write(path.parent().unwrap_or(&path), &path, text.as_bytes())?;
             systemctl(&["daemon-reload"])?;
-            systemctl(&["enable", UNIT])?;
+            systemctl(&["enable", "--now", UNIT])?;
             page.line(&format!("installed {}", path.display()))?;
-            page.line("it resumes interrupted runs when you log in: `outlast resume --all`")?;
+            page.line("it resumes what a death interrupts, from now on and when you log in: `outlast resume --all --stay`")?;
             Ok(page.line(
                 "to have it at boot, before you log in, and after you log out: loginctl enable-linger",
             )?)
         }
-        ServiceVerb::Uninstall => {
+        ServiceVerb::Remove => {
             if !path.exists() {
                 return Err(CommandError::NotInstalled { unit: path }.into());
             }
@@ -70,7 +69,8 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
             fs::remove_file(&path)?;
             disabled?;
             systemctl(&["daemon-reload"])?;
-            Ok(page.line(&format!("removed {}", path.display()))?)
+            page.line(&format!("removed {}", path.display()))?;
+            Ok(page.line("what it has resumed goes on; `systemctl --user stop outlast` interrupts that")?)
         }
         ServiceVerb::Status => {
             let installed = path.exists();
@@ -117,8 +117,8 @@ fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
     Ok(config.with_file_name("systemd").join("user").join(UNIT))
 }
 
-/// Returns the text of the unit. `outlast resume --all` runs as long as its runs do and is stopped gently: each run is
-/// then interrupted, and goes on at the next start. The names in `wanted` stand in a comment: no value is in a unit.
+/// Returns the text of the unit. `outlast resume --all --stay` is stopped gently: each of its runs is then interrupted,
+/// and goes on at the next start. The names in `wanted` stand in a comment: no value is in a unit.
 ///
 /// Errors: the store's address holds a password, which must not be in a unit.
 fn unit(
@@ -149,13 +149,15 @@ fn unit(
         names => format!("# Unfinished runs were begun with: {}\n", names.join(" ")),
     };
     Ok(format!(
-        "# Written by `outlast service install`; `outlast service uninstall` removes it.\n\
+        "# Written by `outlast service install`; `outlast service remove` removes it.\n\
          [Unit]\n\
          Description=Outlast: interrupted runs go on\n\
          \n\
          [Service]\n\
          Type=exec\n\
-         ExecStart={} resume --all\n\
+         ExecStart={} resume --all --stay\n\
+         Restart=on-failure\n\
+         RestartSec=10\n\
          {}{}{wanted}\
          Delegate=yes\n\
          TimeoutStopSec=90\n\
@@ -234,7 +236,7 @@ mod tests {
         )
         .unwrap();
         for line in [
-            "ExecStart=\"/opt/out last\" resume --all",
+            "ExecStart=\"/opt/out last\" resume --all --stay",
             "Environment=\"OUTLAST_STORE=/var/r.db\"",
             "# Unfinished runs were begun with: DB_URL",
         ] {

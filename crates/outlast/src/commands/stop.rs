@@ -22,6 +22,7 @@ use crate::{
     render::{
         look::{Page, Paint},
         next::{ChangedRun, next},
+        short::called,
     },
     supervisor::strays,
 };
@@ -60,7 +61,7 @@ pub fn stop(
     if page.look.json {
         page.json(&ChangedRun::new(&view, Some(found.run.status), store.now()?))?;
     } else {
-        let id = page.look.paint(Paint::Strong, run.id.as_str());
+        let id = page.look.paint(Paint::Strong, &called(&view));
         let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
         let said = match stopping {
             true if waited_in_vain => format!("{driver} was asked to stop it, and has not yet"),
@@ -69,7 +70,7 @@ pub fn stop(
         };
         page.line(&format!("{id}  {said}"))?;
         if run.status == Status::Interrupted {
-            page.text(&commands(&next(&view)))?;
+            page.text(&commands(&next(&view, &called(&view))))?;
         }
     }
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })

@@ -20,6 +20,7 @@ use crate::{
     render::{
         look::{self, Page, Paint},
         next::{ChangedRun, next},
+        short::called,
     },
 };
 
@@ -28,7 +29,7 @@ use crate::{
 pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
     let before = found.run.status;
-    let slept = before == Status::Sleeping;
+    let slept = found.run.wake_at.is_some();
     let asks = before == Status::Waiting && found.run.awaited_outage().is_some();
     if slept || asks {
         let wake = Tell { run: found.run.no, word: Word::Wake };
@@ -39,17 +40,17 @@ pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Re
     if page.look.json {
         page.json(&ChangedRun::new(&view, Some(before), store.now()?))?;
     } else {
-        let id = page.look.paint(Paint::Strong, run.id.as_str());
+        let id = page.look.paint(Paint::Strong, &called(&view));
         let status = page.look.paint(look::of_status(run.status), run.status.name());
         let said = match (slept, run.status) {
             _ if asks => ": its provider is asked now",
             (true, Status::Running) => ": its supervisor starts it now",
-            (true, _) => ": nobody drives it",
-            (false, _) => ": it does not sleep, and waits for no provider",
+            (_, Status::Interrupted) => ": nobody drives it",
+            (_, _) => ": it does not sleep, and waits for no provider",
         };
         page.line(&format!("{id}  {status}{said}"))?;
-        if slept && run.status == Status::Interrupted {
-            page.text(&commands(&next(&view)))?;
+        if run.status == Status::Interrupted {
+            page.text(&commands(&next(&view, &called(&view))))?;
         }
     }
     Ok(if slept || asks { exit_code::OK } else { exit_code::REFUSED })

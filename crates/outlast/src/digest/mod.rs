@@ -36,7 +36,7 @@ use crate::{
         error::CliError,
         run_directory::RunDirectory,
     },
-    render::next::next,
+    render::{next::next, short::called},
 };
 
 /// Most calls of a run, the newest ones, among which its last words are looked for.
@@ -164,7 +164,7 @@ fn run(
     Ok(DigestRun {
         run: Run::new(view, until),
         standing,
-        commands: if standing < Standing::GoesOn { next(view).commands } else { Vec::new() },
+        commands: if standing < Standing::GoesOn { next(view, &called(view)).commands } else { Vec::new() },
         link: ground.link_to(Some(&row.id)),
         in_this_time: DigestCost {
             billed: Billed::new(facts.sum.spent_nano_usd - facts.sum.listed_nano_usd),

@@ -155,7 +155,7 @@ fn says(topic: Topic) -> &'static str {
         Topic::Failed => "failed",
         Topic::Completed => "completed",
         Topic::Cancelled => "cancelled",
-        Topic::Interrupted => "interrupted",
+        Topic::Interrupted => "interrupted: nobody drives it",
         Topic::Waiting => "waits for a budget",
         Topic::UsageLimit => "sleeps until its usage limit is over",
         Topic::Approval => "asks for an approval",
@@ -212,6 +212,10 @@ fn text(event: &Event, topic: Topic, run: Option<&str>) -> String {
         Topic::Doubt => {
             let held = usd(about["held_nano_usd"].as_i64().unwrap_or(0));
             format!("a {} holds {held} usd until its outcome is known{show}", word("kind"))
+        }
+        Topic::Interrupted => {
+            let resume = run.map_or_else(String::new, |run| format!("\noutlast resume {run}"));
+            format!("{}{resume}", word("message")).trim_start().to_owned()
         }
         _ => format!("{}{show}", word("message")).trim_start().to_owned(),
     }

@@ -34,10 +34,11 @@ named! {
 impl Topic {
     /// Default topics, for an endpoint that names none. A death is not among them, because a restart or a failure
     /// follows it.
-    pub const USUAL: [Topic; 12] = [
+    pub const USUAL: [Topic; 13] = [
         Topic::Halted,
         Topic::Failed,
         Topic::Completed,
+        Topic::Interrupted,
         Topic::UsageLimit,
         Topic::Approval,
         Topic::Budget80,
@@ -58,6 +59,8 @@ impl Topic {
                 "failed" => Topic::Failed,
                 "completed" => Topic::Completed,
                 "cancelled" => Topic::Cancelled,
+                // Who stops a run knows of it.
+                "interrupted" if about["by_person"] == true => return None,
                 "interrupted" => Topic::Interrupted,
                 "sleeping" => Topic::UsageLimit,
                 // An approval and an outage have events of their own.

@@ -12,11 +12,11 @@ use outlast_core::{
 
 use crate::{
     program::{
-        error::{Candidate, CliError},
+        error::{Candidate, CliError, RunError},
         jsonl,
         say::say,
     },
-    render::time,
+    render::{short, time},
 };
 
 /// Most candidates that an error lists.
@@ -55,7 +55,7 @@ impl Verb {
             Verb::Stop | Verb::Attach => {
                 matches!(status, Status::Running | Status::Waiting | Status::Sleeping)
             }
-            Verb::Wake => status == Status::Sleeping || view.run.awaited_outage().is_some(),
+            Verb::Wake => view.run.wake_at.is_some() || view.run.awaited_outage().is_some(),
             Verb::Change | Verb::End => !status.is_ended(),
             Verb::Remove => status.is_ended(),
         }
@@ -72,6 +72,22 @@ struct Rank {
     is_name: bool,
     fits: bool,
     lives: bool,
+}
+
+/// Returns the word by which commands find this run now: its name, unless a newer run has it too, else its short id.
+pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
+    let word = short::called(view);
+    let is_named = |other: &RunView| other.spec.name.as_ref() == Some(&word);
+    if !is_named(view) {
+        return Ok(word);
+    }
+    for other in runs::each(store, RunFilter::default()) {
+        let other = other?;
+        if is_named(&other) {
+            return Ok(if other.run.no == view.run.no { word } else { short::short(view) });
+        }
+    }
+    Ok(word)
 }
 
 /// Returns the run of this number. Errors: `NoSuchRun`.
@@ -133,34 +149,48 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     };
     if all > 1 {
         let age = time::age(store.now()?.ms_since(view.run.created_at));
-        let (id, status) = (&view.run.id, view.run.status.name());
+        let (id, status) = (short::short(&view), view.run.status.name());
         say(&format!("{asked:?} is {id}, {status}, begun {age} ago: one of {all} runs that it may mean"));
     }
     Ok(view)
 }
 
 /// Finds the last run that was begun in `directory` and on which `verb` can act, else the last run there, and prints
-/// which run it is.
+/// which run it is. A failed run is resumed by name only.
 ///
-/// Errors: `NoRunHere`.
+/// Errors: `NoRunHere`; `NothingToResume`.
 pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunView, CliError> {
     let mut last = None;
     let mut fitting = None;
     let here = directory.to_string_lossy();
+    let is_passed_over = |view: &RunView| verb == Verb::Resume && view.run.status == Status::Failed;
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
         if view.spec.command.as_ref().is_some_and(|command| command.directory == here) {
-            if verb.fits(&view) {
+            if verb.fits(&view) && !is_passed_over(&view) {
                 fitting = Some(view);
                 break;
             }
             last.get_or_insert(view);
         }
     }
-    let view =
-        fitting.or(last).ok_or_else(|| CliError::NoRunHere { directory: here.clone().into_owned() })?;
-    let name = view.spec.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-    say(&format!("{}{name}, the last run of this directory", view.run.id));
+    let here = || here.clone().into_owned();
+    let view = match (fitting, last) {
+        (Some(view), _) => view,
+        (None, Some(last)) if verb == Verb::Resume => {
+            let (run, status) = (short::called(&last), last.run.status);
+            return Err(RunError::NothingToResume { directory: here(), run, status }.into());
+        }
+        (None, last) => last.ok_or_else(|| CliError::NoRunHere { directory: here() })?,
+    };
+    let age = time::age(store.now()?.ms_since(view.run.created_at));
+    let (run, status) = (short::called(&view), view.run.status.name());
+    let which = if verb == Verb::Resume {
+        "newest run of this directory that can go on"
+    } else {
+        "last run of this directory"
+    };
+    say(&format!("{run}, {status}, begun {age} ago: the {which}"));
     Ok(view)
 }
 

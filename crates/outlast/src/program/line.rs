@@ -24,7 +24,7 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     // First without settings: help must not fail for a broken file, and the subcommand decides which settings
     // count. Required arguments are never flags, so settings cannot make an invalid line valid.
     let mut definition = command();
-    let mut matches = definition.try_get_matches_from_mut(args).map_err(in_our_words)?;
+    let mut matches = definition.try_get_matches_from_mut(args).map_err(|e| in_our_words(e, args))?;
     let word = matches.subcommand_name().unwrap_or_default().to_owned();
     if word == "completions" || word == "man" {
         return Ok(Cli::from_arg_matches(&matches)?);
@@ -59,11 +59,35 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
 /// Subcommands that other programs have, each with the one of Outlast that does the same.
 const ELSEWHERE: [(&str, &str); 4] = [("start", "serve"), ("list", "ls"), ("ps", "ls"), ("status", "show")];
 
-/// Suggests the subcommand that does what another program's does. Likeness of letters would suggest `state` for `start`.
-fn in_our_words(mut error: clap::Error) -> clap::Error {
-    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
-    if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| theirs == typed) {
+/// Flags that people type by mistake, each with the commands that do not have it and the flag that was meant.
+const MEANT: [(&str, &str, &str); 9] = [
+    ("run", "--budget", "--usd"),
+    ("budget", "--usd", "--add-usd"),
+    ("budget", "--tokens", "--add-tokens"),
+    ("budget", "--calls", "--add-calls"),
+    ("budgets raise", "--usd", "--add-usd"),
+    ("budgets raise", "--tokens", "--add-tokens"),
+    ("budgets raise", "--calls", "--add-calls"),
+    ("budgets raise", "--set-usd", "--add-usd"),
+    ("budgets set", "--add-usd", "--set-usd"),
+];
+
+/// Suggests the subcommand that does what another program's does, and the flag that was meant. Likeness of letters would
+/// suggest `state` for `start`, and `--agent` for `--budget`.
+fn in_our_words(mut error: clap::Error, args: &[OsString]) -> clap::Error {
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| theirs == typed)
+    {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![(*ours).to_owned()]));
+    }
+    let words: Vec<_> = args.iter().skip(1).filter_map(|word| word.to_str()).collect();
+    let is_of = |command: &str| command.split(' ').all(|word| words.contains(&word));
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg)
+        && let Some((_, _, ours)) = MEANT.iter().find(|(of, flag, _)| flag == typed && is_of(of))
+    {
+        error.remove(ContextKind::Suggested);
+        error.remove(ContextKind::TrailingArg);
+        error.insert(ContextKind::SuggestedArg, ContextValue::String((*ours).to_owned()));
     }
     error
 }

@@ -3,6 +3,7 @@
 use outlast_core::{
     engine::checkpoint::OURS,
     journal::{Entry, Kind},
+    run::attempt::Attempt,
 };
 
 use super::amount::some;
@@ -17,16 +18,20 @@ const WORK: [(Kind, &str); 5] = [
 ];
 
 /// Entries that a run's work left: how many of each kind of [`WORK`], and whether it called a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Did {
     /// Whether a model's call is among the entries, though it may have cost nothing.
     pub has_called: bool,
+    /// Code and message of the proxy's refusal, if it let no call of the newest attempt through.
+    pub refused: Option<String>,
     counts: [i64; WORK.len()],
 }
 
 impl Did {
-    pub fn of(entries: &[Entry]) -> Did {
-        let mut did = Did::default();
+    /// Sums up a run's entries, and how its newest attempt ended.
+    pub fn of(entries: &[Entry], newest: Option<&Attempt>) -> Did {
+        let refused = newest.and_then(|attempt| attempt.exit.as_ref()?.refused.clone());
+        let mut did = Did { refused, ..Did::default() };
         entries.iter().for_each(|entry| did.add(entry));
         did
     }

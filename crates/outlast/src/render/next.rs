@@ -39,7 +39,7 @@ shape! {
 shape! {
     /// Run after an act of a person on it. `status_before` is null if nothing was done.
     pub ChangedRun(view: &RunView, before: Option<Status>, now: Micros) {
-        #[serde(flatten)] run: RunWithNext = RunWithNext::new(view, next(view), now);
+        #[serde(flatten)] run: RunWithNext = RunWithNext::new(view, next(view, view.run.id.as_str()), now);
         status_before: Option<&'static str> = before.map(Status::name);
     }
 }
@@ -51,9 +51,16 @@ pub fn is_unmetered(view: &RunView) -> bool {
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
-/// Returns the next step for the run; for one that called no model, with what its entries say it did. `are_all`:
-/// whether these are all of its entries.
-pub fn next_with(view: &RunView, did: &Did, are_all: bool) -> Next {
+/// Returns the next step for the run, as [`next`] does; for one that called no model, with what its entries say it did.
+/// `are_all`: whether these are all of its entries.
+pub fn next_with(view: &RunView, did: &Did, are_all: bool, word: &str) -> Next {
+    if view.run.status == Status::Completed
+        && is_unmetered(view)
+        && let Some(why) = &did.refused
+    {
+        let text = format!("it is done, but each call was refused: {why}");
+        return told("every call refused", &text, Vec::new());
+    }
     if view.run.status == Status::Completed && is_unmetered(view) && did.has_called {
         return told("no call answered", "it is done; no call of it was answered", Vec::new());
     }
@@ -63,13 +70,13 @@ pub fn next_with(view: &RunView, did: &Did, are_all: bool) -> Next {
             let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");
             told(&format!("{did}; no model's call"), &text, Vec::new())
         }
-        None => next(view),
+        None => next(view, word),
     }
 }
 
-/// Returns the next step for the run, judged by the run's own rows alone.
-pub fn next(view: &RunView) -> Next {
-    let (run, id) = (&view.run, &view.run.id);
+/// Returns the next step for the run, judged by the run's own rows alone. `word` is what its commands call the run.
+pub fn next(view: &RunView, word: &str) -> Next {
+    let (run, id) = (&view.run, word);
     // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
@@ -101,20 +108,22 @@ pub fn next(view: &RunView) -> Next {
             told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
-        Status::Interrupted => go_on("resume", "resume it"),
+        Status::Interrupted => match (run.wake_at, run.awaited_outage()) {
+            (Some(at), _) => {
+                let text = format!("nobody drives it: resumed, it sleeps on until {}", time::moment(at));
+                go_on("resume", &text)
+            }
+            (None, Some((outage, _))) => go_on("resume", &format!("nobody drives it: {}", mend(outage))),
+            (None, None) => go_on("resume", "nobody drives it: resume it"),
+        },
         Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => told(
             "decide",
             "it waits for a person's decision, and goes on by itself",
             vec![format!("outlast approvals {id}")],
         ),
-        Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view)),
-        Status::Sleeping => asleep(view, resume()),
-        Status::Halted => halted(view),
-        Status::Completed if run.job.as_ref().is_some_and(|job| job.counts.failed > 0) => told(
-            "start its script",
-            "all of its items ended, some failed: start its script again, and those run again",
-            Vec::new(),
-        ),
+        Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view, word)),
+        Status::Sleeping => asleep(view, word),
+        Status::Halted => halted(view, word),
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
         }
@@ -127,50 +136,51 @@ pub fn next(view: &RunView) -> Next {
     }
 }
 
-/// Suggests `wake` and `resume`: the run's rows do not show whether a supervisor waits. Resuming a driven run
-/// is refused with the driver's name.
-fn asleep(view: &RunView, resume: Vec<String>) -> Next {
+fn asleep(view: &RunView, word: &str) -> Next {
     let until = view.run.wake_at.map(time::moment).unwrap_or_default();
     let why = if view.run.halt.is_some() { "a plan's ceiling" } else { "a usage limit" };
-    let text = format!(
-        "it sleeps until {until} ({why}), and is started then by its supervisor, or by who resumes it"
-    );
-    let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
-    told(&format!("sleeping until {until}"), &text, commands)
+    let text = format!("it sleeps until {until} ({why}), and its supervisor starts it then");
+    let brief = view.run.wake_at.map(time::clock).unwrap_or_default();
+    told(&format!("until {brief}"), &text, vec![format!("outlast wake {word}")])
 }
 
 /// Returns the next step for a run that waits for its provider; `None` for any other run. `resume` is for a
-/// person who has fixed the cause, or whose supervisor is gone: the run's rows do not show that.
+/// person who has mended the cause.
 fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
-    let (Outage { upstream, cause }, _) = view.run.awaited_outage()?;
-    let (brief, text) = match cause {
-        Cause::KeyRefused(_) => (format!("a key for {upstream}"), "set a key that is taken, then resume it"),
-        Cause::Untrusted => (
-            format!("trust in {upstream}'s certificate"),
-            "set SSL_CERT_FILE to a file that has its authority, then resume it",
-        ),
-        Cause::QuotaEnded(_) => (
-            format!("credit at {upstream}"),
-            "add credit: it goes on by itself then, or at once when resumed",
-        ),
-        _ => (
-            upstream.clone(),
-            "it goes on by itself when its provider answers; without a supervisor, resume it",
-        ),
+    let (outage, _) = view.run.awaited_outage()?;
+    let upstream = &outage.upstream;
+    let brief = match outage.cause {
+        Cause::KeyRefused(_) => format!("a key for {upstream}"),
+        Cause::Untrusted => format!("trust in {upstream}'s certificate"),
+        Cause::QuotaEnded(_) => format!("credit at {upstream}"),
+        _ => {
+            let text = "it goes on by itself when its provider answers";
+            return Some(told(upstream, text, Vec::new()));
+        }
     };
-    Some(told(&brief, text, resume))
+    Some(told(&brief, mend(outage), resume))
+}
+
+/// Tells what ends an outage, for a person who then resumes the run.
+fn mend(outage: &Outage) -> &'static str {
+    match outage.cause {
+        Cause::KeyRefused(_) => "set a key that is taken, then resume it",
+        Cause::Untrusted => "set SSL_CERT_FILE to a file that has its authority, then resume it",
+        Cause::QuotaEnded(_) => "add credit: it goes on by itself then, or at once when resumed",
+        _ => "resumed, it goes on when its provider answers",
+    }
 }
 
 /// Returns the next step for a run that waits for room: which budget it waits for, and how to raise it. The
 /// run continues by itself when there is room.
-fn waiting(view: &RunView) -> Next {
+fn waiting(view: &RunView, word: &str) -> Next {
     let text = "it waits for room in a budget above its own, and goes on by itself";
     let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };
     match &refusal.whose {
         Some(Whose::Named { name, until, .. }) => {
             let until = until.map(time::moment);
             let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} at the latest"));
-            let hint = refusal.hint(view.run.id.as_str());
+            let hint = refusal.hint(word);
             let raise = hint.split('`').nth(1).map(str::to_owned);
             let brief = format!("room in {name}");
             told(
@@ -183,10 +193,9 @@ fn waiting(view: &RunView) -> Next {
     }
 }
 
-fn halted(view: &RunView) -> Next {
-    let id = view.run.id.as_str();
+fn halted(view: &RunView, id: &str) -> Next {
     let then = if view.spec.command.is_none() { "" } else { ", resume" };
-    let resume = resume::commands(view);
+    let resume = resume::commands(view, id);
     let Some(halt) = &view.run.halt else {
         return told("raise its budget", "give it room in its budget", resume);
     };
@@ -209,11 +218,11 @@ fn halted(view: &RunView) -> Next {
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
         None if halt.is_fee => {
-            told("let it be free", "let what has no price count as free, or lift its limit in usd", resume)
+            told("let it be free", "let what has no price count as free, or remove its limit in usd", resume)
         }
         None if halt.code == "price_unknown" => told(
             "give a price",
-            "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or lift its limit in usd",
+            "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or remove its limit in usd",
             resume,
         ),
         None => told("see show", &halt.hint(id), Vec::new()),

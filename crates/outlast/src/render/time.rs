@@ -73,10 +73,19 @@ pub fn moment(at: Micros) -> String {
     format!("{} {}", local(at), offset(at))
 }
 
-/// Formats a time within the next days for people: `Thu 14:00 +01:00`.
-pub fn weekday(at: Micros) -> String {
+/// Formats a time of these days for people: `Thu 3 Dec 14:00 +01:00`.
+pub fn day_and_clock(at: Micros) -> String {
+    format!("{} {}", of_these_days(at, "%a %-d %b %H:%M"), offset(at))
+}
+
+/// Formats a time of these days as short as it is still clear: `3 Dec 14:00`.
+pub fn clock(at: Micros) -> String {
+    of_these_days(at, "%-d %b %H:%M")
+}
+
+fn of_these_days(at: Micros, format: &str) -> String {
     let there = offset_at(at).to_datetime(Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH));
-    format!("{} {}", there.strftime("%a %H:%M"), offset(at))
+    there.strftime(format).to_string()
 }
 
 /// Formats a time for a column whose header has the offset `headed`. A time with another offset has its own.

@@ -12,7 +12,7 @@ use super::{
     ended_by::{EndedBy, asked, heard},
     environment::Mark,
     kill_point::KillPoint,
-    limited::{self, Limited},
+    limited::{self, Limited, Refused},
     outage,
     output::Output,
 };
@@ -57,8 +57,10 @@ pub struct Outcome {
     pub ceiling: Option<Box<Refusal>>,
     /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
-    /// Message of the refusal that the last call got and each later life would get too; `None` if there is none.
-    pub for_good: Option<String>,
+    /// Refusal that the last call got and each later life would get too; `None` if there is none.
+    pub for_good: Option<Refused>,
+    /// Code and message of the proxy's last refusal, if it let no call of the attempt through.
+    pub refused: Option<String>,
     /// Number of processes of the attempt that could not be ended.
     pub left: usize,
     /// Whether it is certain that no process of the attempt is left.
@@ -164,6 +166,7 @@ pub async fn run(
     let mut halting: Option<(Instant, Status)> = None;
     let (mut asked_for, mut unread) = (0, 0);
     let mut limited = Limited::default();
+    let mut said = None;
     let ask = loop {
         tokio::select! {
             exit = child.exited() => {
@@ -227,8 +230,11 @@ pub async fn run(
                     child.signal(Signal::KILL)?;
                 }
                 let is_expected = watch.goes_on_itself && matches!(seen, Seen::Diverged { .. });
-                if !is_expected {
+                // A client that tries again is refused in the same words.
+                let is_known = matches!(seen, Seen::Refused { .. }) && said.as_ref() == Some(&seen);
+                if !is_expected && !is_known {
                     note(&seen, watch.beat).await;
+                    said = Some(seen);
                 }
             }
         }
@@ -320,7 +326,7 @@ pub async fn run(
         limited.ended(exit);
     }
     let (until, ceiling, no_room) = (limited.until(), limited.why(), limited.no_room());
-    let for_good = limited.for_good().cloned();
+    let (for_good, refused) = (limited.for_good().cloned(), limited.refused());
     Ok(Outcome {
         exit,
         by,
@@ -328,6 +334,7 @@ pub async fn run(
         ceiling,
         no_room,
         for_good,
+        refused,
         left,
         all_gone,
         seen_at,

@@ -34,6 +34,7 @@ use crate::{
         find,
         say::say,
     },
+    render::short::{called, short},
     settings::{budgets, env_file, keys, policies, prices, upstreams},
 };
 
@@ -65,7 +66,7 @@ pub fn run(
         && let Some(view) = unfinished_of(node, &key, args.name.as_deref())?
     {
         if view.run.status != Status::Halted {
-            let id = &view.run.id;
+            let id = called(&view);
             let how = if view.run.status == Status::Sleeping { "sleeping" } else { "interrupted" };
             say(&format!("resuming {id}, the {how} run of this command (--new starts afresh)"));
             say_what_stays(args, context, &view);
@@ -91,7 +92,7 @@ pub struct BegunWith {
 /// Checks that the typed command is the one that the run began with. A different command would otherwise be
 /// ignored silently.
 fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
-    let id = &view.run.id;
+    let id = called(view);
     match &view.spec.command {
         Some(command) if command.argv != args.command => Err(CliError::usage(
             format!("run {id} was begun with another command: {}", command.argv.join(" ")),
@@ -112,7 +113,7 @@ fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
 }
 
 fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
-    let id = &view.run.id;
+    let id = called(view);
     if looping(args, context).is_some_and(|typed| view.spec.looping() != Some(&typed)) {
         say(&format!("{id} exists: its loop ends as it was begun to (--new begins another)"));
     }
@@ -132,7 +133,6 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     let typed = Supervision { pty: Pty::Auto, ..supervision(args, context) };
     let kept = view.spec.command.as_ref().map(|command| &command.supervision);
     if !typed.is_usual() && kept.is_none_or(|kept| typed != Supervision { pty: Pty::Auto, ..kept.clone() }) {
-        let id = &view.run.id;
         say(&format!("{id} exists: its processes are held as it was begun (a new run is with --new)"));
     }
 }
@@ -168,7 +168,7 @@ fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<Ru
         1 => Ok(found.into_iter().next()),
         n => {
             let first: Vec<String> =
-                found.iter().take(5).map(|v| format!("{} ({})", v.run.id, v.run.status.name())).collect();
+                found.iter().take(5).map(|v| format!("{} ({})", short(v), v.run.status.name())).collect();
             Err(RunError::SeveralRuns { count: n, first }.into())
         }
     }
@@ -307,7 +307,7 @@ fn create(
         None => budget_words(&view),
     };
     let ceilings = plan.map_or_else(String::new, |plan| format!("; ceilings on the login's plan: {plan}"));
-    say(&format!("{} · {budget}{ceilings}", view.run.id));
+    say(&format!("{} · {budget}{ceilings}", called(&view)));
     if view.spec.login.is_none()
         && view.spec.keys.is_empty()
         && view.spec.upstreams.is_empty()
@@ -326,7 +326,8 @@ fn create(
 fn login_words(view: &RunView) -> String {
     let login = view.spec.login.as_deref().unwrap_or_default();
     let none = view.envelope.limits == Default::default();
-    let limits = if none { "no limits (--calls and --wall set some)".to_owned() } else { budget_words(view) };
+    let limits =
+        if none { "no limits (--calls and --wall set limits)".to_owned() } else { budget_words(view) };
     format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
 }
 

@@ -1,5 +1,6 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
+mod futile;
 mod iterate;
 mod judge;
 mod live;
@@ -57,7 +58,7 @@ use crate::{
         run_directory::RunDirectory,
         say::say,
     },
-    render::amount::some,
+    render::{amount::some, short::called},
 };
 use outlast_process::{
     attach::listen::Listening, backoff::Backoff, cgroup::ParentGroup, exit::Exit, signals::Signals,
@@ -155,6 +156,8 @@ struct Driver {
     oom: bool,
     /// Number of requests of the attempt being judged that passed unread on opened hosts.
     unread: i64,
+    /// Last refusal of the attempt being judged, if the proxy let none of its calls through.
+    refused: Option<String>,
     /// Socket at which others attach to watch; `None` if there is none.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
@@ -296,7 +299,7 @@ impl Driver {
                 self.begin(iteration, &claims, instance).await?;
             }
             self.let_watch();
-            (self.oom, self.unread) = (false, 0);
+            (self.oom, self.unread, self.refused) = (false, 0, None);
             self.beat.open(attempt, instance);
             let began = Instant::now();
             if let Some(state) = &self.state {
@@ -399,10 +402,8 @@ impl Driver {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;
         }
-        // Otherwise the run becomes interrupted when this process leaves; one that waits for its provider waits on.
-        let run = story::view(self.store.as_ref(), &self.view)?.run;
-        let waits_on = !by_person && run.awaited_outage().is_some();
-        self.finish(if waits_on { Status::Waiting } else { Status::Interrupted })
+        // Otherwise the run becomes interrupted when this process leaves.
+        self.finish(Status::Interrupted)
     }
 
     /// Prints how the run ended and returns the exit code.
@@ -415,7 +416,7 @@ impl Driver {
             let calls = some(i64::try_from(point.calls).unwrap_or(i64::MAX), "new call");
             say(&format!("the point of --kill-at was never reached: there were {calls}"));
         }
-        let id = &view.run.id;
+        let id = called(&view);
         Ok(match status {
             Status::Completed => exit_code::OK,
             Status::Halted => {

@@ -7,7 +7,7 @@ use outlast_core::{
     words::id::{Micros, Seq},
 };
 use outlast_process::exit::Exit;
-use outlast_server::door::{Seen, TOO_LARGE};
+use outlast_server::door::{NOT_OPENED, Seen, TOO_LARGE};
 use tokio::time::Instant;
 
 /// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
@@ -24,10 +24,18 @@ pub struct Limited {
     newest: Seq,
     /// Limit printed by the agent, and when it was read. Used if the proxy has heard of none.
     printed: Option<(Micros, Instant)>,
-    /// Whether the last call waited in vain for budget held by other calls in flight.
-    no_room: bool,
-    /// Message of the last call's refusal, if each later life would get it too; `None` otherwise.
-    for_good: Option<String>,
+    /// Refusal that the last call got from the proxy itself; `None` if it was let through.
+    refusal: Option<Refused>,
+    /// Whether a call of the attempt was let through.
+    is_through: bool,
+}
+
+/// Refusal of a call by the proxy itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub code: String,
+    pub message: String,
+    pub hint: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,14 +60,12 @@ impl Limited {
             Seen::Settled { seq, answered: true, .. } if self.limit.as_ref().is_some_and(|l| seq > l.seq) => {
                 self.limit = None;
             }
-            Seen::Refused { ref code, ref message, .. } => {
-                self.no_room = code == "admission_timeout";
-                self.for_good = (code == TOO_LARGE).then(|| message.clone());
+            // A program that does not take the run's certificate has asked for nothing.
+            Seen::Refused { ref code, ref message, ref hint } if code != NOT_OPENED => {
+                let (code, message, hint) = (code.clone(), message.clone(), hint.clone());
+                self.refusal = Some(Refused { code, message, hint });
             }
-            Seen::Opened { .. } | Seen::Replayed { .. } => {
-                self.no_room = false;
-                self.for_good = None;
-            }
+            Seen::Opened { .. } | Seen::Replayed { .. } => (self.refusal, self.is_through) = (None, true),
             _ => {}
         }
         if matches!(seen, Seen::Settled { answered: true, .. }) {
@@ -96,12 +102,23 @@ impl Limited {
 
     /// Returns whether the agent's last call was refused because other calls in flight held the budget.
     pub fn no_room(&self) -> bool {
-        self.no_room
+        self.refusal.as_ref().is_some_and(|refused| refused.code == "admission_timeout")
     }
 
-    /// Returns the message of the refusal that the agent's last call got and would get again; `None` if it got none.
-    pub fn for_good(&self) -> Option<&String> {
-        self.for_good.as_ref()
+    /// Returns the refusal that the agent's last call got and would get again in each later life; `None` if it got none.
+    pub fn for_good(&self) -> Option<&Refused> {
+        self.refusal.as_ref().filter(|refused| match refused.code.as_str() {
+            TOO_LARGE | "no_provider_key" => true,
+            // An agent that has made calls does without the hosts that it is refused, such as those of its telemetry.
+            "net_refused" => !self.is_through,
+            _ => false,
+        })
+    }
+
+    /// Returns code and message of the last refusal, if no call of the attempt was let through.
+    pub fn refused(&self) -> Option<String> {
+        let refused = self.refusal.as_ref().filter(|_| !self.is_through)?;
+        Some(format!("{}: {}", refused.code, refused.message))
     }
 
     /// Returns the time at which the usage limit ends; `None` if there is none.

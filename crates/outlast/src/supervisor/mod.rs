@@ -83,7 +83,7 @@ use crate::{
         say::say,
         untaken::Untaken,
     },
-    render::amount::some,
+    render::{amount::some, short::called},
     serve::proxy_setup,
     settings::{budgets, env_file, keys::Keys, masks, prices},
 };
@@ -228,7 +228,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
-        return resume_all(store, &context, &args.proxy);
+        return resume_all(store, &context, &args.proxy, args.stay);
     }
     let asked = TerminalOptions { pty: args.pty, detach: args.detach, no_logs: false };
     let role = match Role::of(asked, &context)? {
@@ -263,7 +263,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         let view = raised(store.as_ref(), &by, view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), &by, view)?;
-        let id = &view.run.id;
+        let id = called(&view);
         if view.spec.command.is_none() && was_stopped && view.run.status != Status::Halted {
             say(&format!("{id} goes on with its next request"));
             return Ok(exit_code::OK);
@@ -305,10 +305,8 @@ fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView,
     let (Some(to), Some(command)) = (to, view.spec.command.clone()) else { return Ok(view) };
     let is_directory = |path: &PathBuf| path.is_dir();
     let whole = to.canonicalize().ok().filter(is_directory);
-    let whole = whole.ok_or_else(|| RunError::NoPlace {
-        run: view.run.id.to_string(),
-        directory: to.display().to_string(),
-    })?;
+    let whole =
+        whole.ok_or_else(|| RunError::NoPlace { run: called(&view), directory: to.display().to_string() })?;
     let directory = whole.to_string_lossy().into_owned();
     let command = Command { directory, ..command };
     let spec = Spec { command: Some(command), ..view.spec.clone() };
@@ -387,7 +385,7 @@ fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
     if names.is_empty() {
         return Ok(());
     }
-    Err(RunError::KeysMissing { run: view.run.id.to_string(), names }.into())
+    Err(RunError::KeysMissing { run: called(view), names }.into())
 }
 
 /// Names the variables that the run began with and that are not here, before anything is started.
@@ -398,7 +396,8 @@ fn say_what_is_missing(view: &RunView, context: &Context) {
         let which = missing.join(", ");
         let count = some(missing.len() as i64, "variable");
         say(&format!(
-            "{count} that it began with not here: {which} (`run --env NAME` and --env-file keep some)"
+            "{count} that the run began with {} missing here: {which} (`outlast run --env NAME` or --env-file keeps them)",
+            if missing.len() == 1 { "is" } else { "are" }
         ));
     }
 }
@@ -413,14 +412,14 @@ fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(),
     if has_limit || now.is_some() || keys.names().next().is_none() {
         return Ok(());
     }
-    Err(RunError::LoginGone { run: view.run.id.to_string(), login: login.clone() }.into())
+    Err(RunError::LoginGone { run: called(view), login: login.clone() }.into())
 }
 
 /// Confirms what a person accepts by resuming a run by name: a divergence or a lack of progress that halted it (printed
 /// first), and the end of a requested stop in a run without a command, which no supervisor's claim ends. Returns the run
 /// as it stands afterwards.
 fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliError> {
-    let (run, id) = (&view.run, &view.run.id);
+    let run = &view.run;
     let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.is_accepted_by_resuming());
     let is_stopped = view.spec.command.is_none() && run.status == Status::Interrupted && run.stop_requested;
     if halt.is_none() && !is_stopped {
@@ -428,7 +427,7 @@ fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliErr
     }
     let mut diverged = None;
     if let Some(halt) = halt {
-        say(&format!("run {id} is halted ({}): {}", halt.code, halt.message()));
+        say(&format!("run {} is halted ({}): {}", called(&view), halt.code, halt.message()));
     }
     if let Some(attempt) =
         store.attempts(run.no)?.last().filter(|_| halt.is_some_and(|h| h.code == "diverged"))
@@ -453,7 +452,7 @@ fn take_over(node: &Node, by: &str, view: RunView) -> Result<RunView, CliError> 
     if !needs_a_person(&view.run) || !is_held(node, no)? {
         return Ok(view);
     }
-    say(&format!("{}: its supervisor waits for this, and ends", view.run.id));
+    say(&format!("{}: its supervisor waits for this, and ends", called(&view)));
     store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
     let began = Instant::now();
     while is_held(node, no)? && began.elapsed() < TAKE_OVER {
@@ -464,47 +463,53 @@ fn take_over(node: &Node, by: &str, view: RunView) -> Result<RunView, CliError> 
 
 /// Builds the error for a halted run: why it is halted and what lets it go on.
 fn halted(view: &RunView) -> CliError {
-    RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
+    RunError::Halted { run: called(view), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
-/// Resumes every interrupted, sleeping or waiting run that has a command, was not stopped by a person and is
-/// not driven. Starts one supervisor process for each and returns the worst exit code.
-fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
+/// Resumes every interrupted run, and every sleeping or waiting one that is not driven: see [`resumable`]. Starts one
+/// supervisor process for each and returns the worst exit code. `stays`: goes on for runs that are interrupted later.
+fn resume_all(
+    store: Arc<dyn Store>,
+    context: &Context,
+    proxy: &ProxyArgs,
+    stays: bool,
+) -> Result<u8, CliError> {
     // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
+    let mut runs = resumable(store.as_ref(), Status::Interrupted)?;
+    // A run that sleeps or waits normally has a live supervisor, which goes on with it.
+    for status in [Status::Sleeping, Status::Waiting] {
+        for view in resumable(store.as_ref(), status)? {
+            runs.extend((!is_held(&node, view.run.no)?).then_some(view));
+        }
+    }
+    runs.sort_by_key(|v| v.run.no);
+    node.leave()?;
+    drop(node);
+    if stays {
+        return all::stay(store, runs, context, proxy);
+    }
+    drop(store);
+    all::resume(&runs, context, proxy)
+}
+
+/// Returns the runs of a status that have a command and were not stopped by a person.
+fn resumable(store: &dyn Store, status: Status) -> Result<Vec<RunView>, CliError> {
     let mut found = Vec::new();
-    for status in [Status::Interrupted, Status::Sleeping, Status::Waiting] {
-        let filter = RunFilter { status: Some(status), ..RunFilter::default() };
-        for v in runs::each(&*store, filter) {
-            let v = v?;
-            // A fork begins when a person resumes it.
-            let is_begun = v.run.origins.is_empty() || v.run.began_at.is_some();
-            if v.spec.command.is_some() && !v.run.stop_requested && is_begun {
-                // The parent, if it goes on, starts its child runs again itself.
-                let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
-                if parent.is_none_or(|p| p.run.status.is_ended()) {
-                    found.push(v);
-                }
+    for view in runs::each(store, RunFilter { status: Some(status), ..RunFilter::default() }) {
+        let view = view?;
+        // A fork begins when a person resumes it.
+        let is_begun = view.run.origins.is_empty() || view.run.began_at.is_some();
+        if view.spec.command.is_some() && !view.run.stop_requested && is_begun {
+            // The parent, if it goes on, starts its child runs again itself.
+            let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+            if parent.is_none_or(|p| p.run.status.is_ended()) {
+                found.push(view);
             }
         }
     }
-    let mut free = Vec::new();
-    for view in found {
-        // A run that sleeps or waits normally has a live supervisor, which goes on with it.
-        let rests = matches!(view.run.status, Status::Sleeping | Status::Waiting);
-        let is_driven = rests && is_held(&node, view.run.no)?;
-        if !is_driven {
-            free.push(view);
-        }
-    }
-    let mut runs = free;
-    runs.sort_by_key(|v| std::cmp::Reverse(v.run.no));
-    node.leave()?;
-    drop(node);
-    drop(store);
-    runs.reverse();
-    all::resume(&runs, context, proxy)
+    Ok(found)
 }
 
 /// Returns whether another live process holds the run and will wake it. If not, takes the lease for this

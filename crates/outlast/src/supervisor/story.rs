@@ -19,6 +19,7 @@ use crate::{
     render::{
         amount::some,
         next::{Next, next},
+        short::called,
     },
 };
 use outlast_process::exit::Exit;
@@ -37,13 +38,19 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
 pub fn end(view: &RunView, attempts: &[Attempt]) {
     let spent = &view.envelope.spent;
     let mut parts = vec![
-        format!("{} · {}", view.run.id, view.run.status.name()),
+        format!("{} · {}", called(view), view.run.status.name()),
         match view.spec.login {
+            Some(_) if spent.cost() == 0 && spent[Unit::Calls] > 0 => {
+                format!("{} without a known list price, not billed", some(spent[Unit::Calls], "call"))
+            }
             Some(_) => format!(
                 "{} at a list price of {} usd, not billed",
                 some(spent[Unit::Calls], "call"),
                 NanoUsd(spent.cost())
             ),
+            None if spent.cost() == 0 && spent[Unit::Calls] > 0 => {
+                format!("{}, nothing paid", some(spent[Unit::Calls], "call"))
+            }
             None => format!("{} paid {} usd", some(spent[Unit::Calls], "call"), NanoUsd(spent.cost())),
         },
     ];
@@ -105,14 +112,14 @@ pub fn nothing_metered(view: &RunView, tools: usize) {
 pub fn waits(view: &RunView) {
     let Some(refusal) = &view.run.halt else { return };
     say(&format!("waiting for room ({}): {}", refusal.code, refusal.message()));
-    say(&format!("hint: {}", refusal.hint(view.run.id.as_str())));
+    say(&format!("hint: {}", refusal.hint(&called(view))));
 }
 
 /// Prints why the run is halted, and what lets it go on.
 pub fn halted(view: &RunView) {
     let Some(halt) = &view.run.halt else { return };
     say(&format!("halted ({}): {}", halt.code, halt.message()));
-    say(&format!("hint: {}", halt.hint(view.run.id.as_str())));
+    say(&format!("hint: {}", halt.hint(&called(view))));
 }
 
 /// Returns the run as it is in the store now; `view` itself if the run is no longer there.
@@ -143,7 +150,7 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
         exit_code,
         resume_tax: Tax::of(&found),
         unread_requests: attempt::unread(&attempts),
-        next: next(&view),
+        next: next(&view, view.run.id.as_str()),
     });
     if is_behind {
         line(&told.to_string());

@@ -67,7 +67,7 @@ pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
     let tree = Tree { begun_before: Some(now), groups, keep, ..Tree::new(mark.marker(), Vec::new()) };
     let strays = tree.survivors()?.len();
     if strays > 0 {
-        let (id, count) = (&view.run.id, some(strays as i64, "process"));
+        let (id, count) = (crate::render::short::called(view), some(strays as i64, "process"));
         say(&format!("{id}: ending {count} that a killed supervisor left"));
         end_tree(&tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)?;
     }

@@ -51,7 +51,11 @@ struct Desk {
 pub fn watch(store: &dyn Store, args: &WatchArgs, context: &Context) -> Result<u8, CliError> {
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
     if !context.is_on_terminal || args.plain || context.look.json {
-        plain::follow(store, run, context.look, &mut || std::thread::sleep(LOOK))?;
+        let mut wait = || {
+            std::thread::sleep(LOOK);
+            crate::look_after(store, context);
+        };
+        plain::follow(store, run, context.look, &mut wait)?;
         return Ok(exit_code::OK);
     }
     let place = run.map_or(Panel::Runs, Panel::Run);
@@ -83,6 +87,8 @@ fn go(
             return Ok(());
         }
         if typed || looked.elapsed() >= LOOK {
+            // A supervisor that died since is told at once.
+            crate::look_after(store, context);
             seen = Look::at(store, desk.place)?;
             looked = Instant::now();
         }

@@ -26,7 +26,7 @@ use crate::render::{
     entry,
     look::clean_line,
     next::next,
-    short::short,
+    short::{called, short},
     time,
 };
 
@@ -260,7 +260,7 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
             format!(" {waits} for {for_whom} since {}, for {lasted}  {why}", time::time_of_day(wait.from));
         lines.push(Line::styled(text.trim_end().to_owned(), Style::new().fg(Color::Yellow)));
     }
-    let next = next(view);
+    let next = next(view, &called(view));
     if !matches!(run.status, Status::Running) {
         lines.push(Line::styled(format!(" {}", clean_line(&next.text, room)), FAINT));
         lines.extend(next.commands.iter().take(2).map(|c| Line::raw(format!(" → {}", clean_line(c, room)))));

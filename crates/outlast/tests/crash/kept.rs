@@ -3,7 +3,7 @@
 
 use crate::{
     agents::{Calls, Kill, UP_UNTIL_GO, script, shell},
-    bed::{Bed, OPENAI_KEY, each, kill, text, until},
+    bed::{Bed, OPENAI_KEY, each, kill, runs, text, until},
 };
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
@@ -99,6 +99,39 @@ fn resume_all_takes_up_what_died_and_leaves_what_a_person_stopped() {
         bed.does(&["resume", run]).code(0);
     }
     bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
+}
+
+#[test]
+fn resident_resumes_what_dies_later() {
+    let bed = Bed::without_mock();
+    bed.run(shell(&bed, &["--run", "first"], "true")).code(0);
+    let resident = bed.start(bed.outlast(&["resume", "--all", "--stay"]));
+    until("it stays", || resident.output().contains("staying").then_some(()));
+    let up = "echo $OUTLAST_ATTEMPT >> ../lives; [ -e ../go ] || exec sleep 1000";
+    let mut killed = bed.start(shell(&bed, &["--run", "r", "--name", "night"], up));
+    bed.until_lines("lives", 1);
+    bed.write("go", "");
+    killed.kill();
+    bed.until_status("r", "completed");
+    assert_eq!(bed.text("lives"), "1\n2\n");
+    until("it tells", || resident.output().contains("resuming night").then_some(()));
+    assert!(runs(resident.pid()));
+}
+
+#[test]
+fn resume_alone_takes_the_newest_run_that_can_go_on_and_no_failed_one() {
+    let bed = Bed::without_mock();
+    bed.run(shell(&bed, &["--run", "failed"], "exit 2"));
+    bed.run(shell(&bed, &["--run", "done"], "exit 0")).code(0);
+    let refused = bed.does(&["resume"]).code(1);
+    refused.tells(&["can go on by itself: the newest, done, is completed"]);
+    let once = "[ -e ../go ] || { kill -TERM $PPID; sleep 60; }";
+    bed.run(shell(&bed, &["--run", "left"], once)).code(130);
+    bed.write("go", "");
+    bed.does(&["resume"])
+        .code(0)
+        .tells(&["left, interrupted, begun", "the newest run of this directory that can go on"]);
+    assert_eq!((bed.status("left"), bed.status("failed")), ("completed".into(), "failed".into()));
 }
 
 /// An address of this machine that nobody has now.
@@ -309,7 +342,7 @@ fn stop_reaches_a_supervisor_that_waits_to_start_again() {
     // Consequence: `stop` gave up, and the agent was started once more. Cause: only heartbeats of an attempt carried it.
     each(vec!["stop", "cancel"], |verb| {
         let bed = Bed::without_mock();
-        let agent = format!("echo x >> ../lives; [ $OUTLAST_ATTEMPT -lt 4 ] || {{ {UP_UNTIL_GO}; }}; exit 1");
+        let agent = format!("echo x >> ../lives; [ $OUTLAST_ATTEMPT -lt 4 ] || {{ {UP_UNTIL_GO}; }}; exit 3");
         let run = bed.start(shell(&bed, &["--run", "r"], &agent));
         until("it waits to start attempt 4", || run.output().contains("starting attempt 4").then_some(()));
         bed.does(&[verb, "r"]).code(0);

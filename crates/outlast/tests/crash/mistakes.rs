@@ -80,3 +80,69 @@ fn run_that_ends_without_a_call_says_that_nothing_was_metered() {
     let done = bed.run(run).code(0);
     assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
 }
+
+/// Makes one call without a key, prints the answer, and exits with its first argument.
+const BARE: &str = r#"
+import http.client, json, os, sys, urllib.parse
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hello\nmock: status 401"}]}
+headers = {"Content-Type": "application/json", **json.loads(sys.argv[2])}
+connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+sys.exit(int(sys.argv[1]))
+"#;
+
+/// `outlast run` of [`BARE`] where no provider's key is known.
+fn without_key(bed: &Bed, code: &str, headers: &str) -> std::process::Command {
+    let mut run = script(bed, &["--run", "r"], BARE, &[code, headers]);
+    run.env_remove("OPENAI_API_KEY").env_remove("ANTHROPIC_API_KEY");
+    run
+}
+
+// Bug: an agent without a key was refused by the proxy itself, restarted five times, and shown as NOTHING METERED.
+// Consequence: its owner looked for a wrong base URL. Cause: refusals before a call was admitted were told to nobody.
+#[test]
+fn agent_whose_calls_the_proxy_refuses_for_want_of_a_key_fails_at_once_with_that_reason() {
+    let bed = Bed::new();
+    let done = bed.run(without_key(&bed, "1", "{}")).code(76);
+    let done = done
+        .tells(&["a call was refused (no_provider_key)", "not restarted: no key for OpenAI is known here"]);
+    assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+    let shown = bed.show("r");
+    assert_eq!((shown["status"].as_str(), shown["restarts"].as_i64()), (Some("failed"), Some(0)));
+    let refused = shown["attempts"][0]["exit"]["refused"].as_str().unwrap();
+    assert!(refused.starts_with("no_provider_key: "), "{shown}");
+    let told =
+        bed.does(&["show", "r"]).tells(&["no key for OpenAI is known here", "no call was let through"]);
+    assert!(!told.text.contains("NOTHING METERED"), "{}", told.text);
+}
+
+#[test]
+fn agent_that_exits_with_0_although_each_call_was_refused_is_told_so() {
+    let bed = Bed::new();
+    bed.run(without_key(&bed, "0", "{}")).code(0);
+    bed.does(&["ls"]).tells(&["every call refused"]);
+    bed.does(&["show", "r"]).tells(&["no call was let through", "each call was refused: no_provider_key"]);
+}
+
+#[test]
+fn agent_whose_own_key_its_provider_refuses_twice_is_not_started_a_third_time() {
+    let bed = Bed::new();
+    let done = bed.run(without_key(&bed, "1", r#"{"Authorization": "Bearer sk-mine"}"#)).code(76);
+    done.tells(&["not restarted: its provider refused its key twice: 401"]);
+    assert_eq!((bed.status("r").as_str(), bed.spent("r", "restarts")), ("failed", 1));
+}
+
+#[test]
+fn agent_that_ends_twice_in_the_same_way_before_any_call_is_not_started_again() {
+    let bed = Bed::without_mock();
+    let done = bed.run(shell(&bed, &["--run", "r"], "echo unknown option --x >&2; exit 1")).code(76);
+    done.tells(&["ended twice in the same way, with exit 1 and without a call: unknown option --x"]);
+    assert_eq!((bed.status("r").as_str(), bed.spent("r", "restarts")), ("failed", 1));
+    // What it prints may tell that it got further.
+    let further = "echo life $OUTLAST_ATTEMPT; [ $OUTLAST_ATTEMPT = 3 ] || exit 1";
+    bed.run(shell(&bed, &["--run", "further"], further)).code(0);
+    assert_eq!(bed.spent("further", "restarts"), 2);
+}

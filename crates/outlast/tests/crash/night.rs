@@ -93,14 +93,15 @@ fn outage_that_lasts_too_long_gives_the_run_up_with_the_reason() {
 }
 
 #[test]
-fn supervisor_killed_in_an_outage_leaves_a_run_that_waits_for_who_resumes_it() {
+fn supervisor_killed_in_an_outage_leaves_an_interrupted_run_that_waits_on_when_it_is_resumed() {
     let bed = Bed::with_mock(&["--outage", "ok 1 call, key 1h"]);
     let mut run = bed.start(Calls::new(2).under(&bed, &QUICK));
     until_waits_for(&bed, "key_refused");
     let since = bed.show("r")["halt"]["at"].clone();
     run.kill();
-    bed.does(&["ls"]).tells(&["waiting", "a key for openai"]);
-    bed.does(&["show", "r"]).tells(&["openai refuses the key (401) since", "outlast resume r"]);
+    bed.does(&["ls"]).tells(&["interrupted", "resume"]);
+    let told = ["interrupted", "openai refuses the key (401) since", "nobody drives it", "outlast resume r"];
+    bed.does(&["show", "r"]).tells(&told);
     // Somebody resumes it, and somebody else with a key that is taken: nobody has to stop the one that waits.
     let first = bed.start(bed.outlast(&["resume", "--all", "--outage-pause=100ms", "--admit-wait=300ms"]));
     until("it is taken up", || (bed.show("r")["attempts"].as_array().unwrap().len() > 1).then_some(()));

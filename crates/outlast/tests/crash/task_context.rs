@@ -220,7 +220,7 @@ fn progress_that_is_set_makes_no_crash_loop_and_circles_do() {
         // Deaths are counted over resumptions, and these wait for no backoff.
         let body = format!(
             "outlast ctx set progress_stage=\"{stage}\"; [ \"$OUTLAST_ATTEMPT\" -lt 8 ] || exit 0
-            [ \"$OUTLAST_ATTEMPT\" -eq 5 ] || kill -9 $PPID; exit 1\n"
+            [ \"$OUTLAST_ATTEMPT\" -eq 5 ] || kill -9 $PPID; exit 3\n"
         );
         let body = body.replace(
             "[ \"$OUTLAST_ATTEMPT\" -eq 5 ] || kill",

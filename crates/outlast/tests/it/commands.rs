@@ -41,7 +41,9 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
             commands::journal::journal(store, Path::new("/srv/agents"), &args, page, &mut || panic!("waits"))
                 .map(done)
         }
-        Command::Budget(args) => commands::budget::budget(store, BY, &args, page).map(done),
+        Command::Budget(args) => {
+            commands::budget::budget(store, BY, Path::new("/srv/agents"), &args, page).map(done)
+        }
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
         Command::Approvals(args) => commands::approvals::approvals(store, &args, page).map(done),
         Command::Approve(args) => {
@@ -327,7 +329,7 @@ fn a_raise_lets_a_halted_run_go_on() {
     assert!(shown.starts_with("research-42  interrupted, it was halted\n"), "{shown}");
     assert!(shown.contains("1.02") && shown.contains("→ outlast resume research-42"), "{shown}");
     assert_eq!(status(&story, "research-42"), Status::Interrupted);
-    let after = json(&story, "outlast budget research-42 --lift calls --json");
+    let after = json(&story, "outlast budget research-42 --no-limit calls --json");
     assert_eq!(after["budget"][0]["limit"], 1_020_000_000);
     assert_eq!(after["budget"][2]["limit"], serde_json::Value::Null);
 }
@@ -335,7 +337,7 @@ fn a_raise_lets_a_halted_run_go_on() {
 #[test]
 fn a_budget_is_changed_in_one_way_at_once() {
     let story = Story::whole();
-    let error = refused(&story, "outlast budget research-42 --add-usd 1 --lift usd");
+    let error = refused(&story, "outlast budget research-42 --add-usd 1 --no-limit usd");
     assert_eq!((error.code(), error.exit()), ("usage", 2));
     let error = refused(&story, "outlast budget research-42 --add-loops 1");
     assert_eq!((error.code(), error.exit()), ("bad_limit", 1));

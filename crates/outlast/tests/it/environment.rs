@@ -87,7 +87,7 @@ fn a_resumption_names_the_variables_that_it_lacks_before_it_starts_anything() {
     fs::write(dir.path().join("vars"), "FROM_FILE=three\n").unwrap();
     let (code, told) = done(outlast(dir.path()).args(["resume", "a"]).env("GO", "1"));
     assert_eq!(code, 0, "{told}");
-    let lacks = told.find("1 variable that it began with not here: DB_URL ").expect(&told);
+    let lacks = told.find("1 variable that the run began with is missing here: DB_URL ").expect(&told);
     assert!(lacks < told.find("resuming a").unwrap(), "{told}");
     assert_eq!(fs::read_to_string(dir.path().join("seen")).unwrap(), "one two/s3cret-url/k\nthree//k\n");
     // The file's text and the variables' values are nowhere in the store.

@@ -45,6 +45,11 @@ fn a_line_that_asks_for_what_does_not_exist_is_refused_with_the_reason() {
     check(&["run", "--in-doubt", "maybe", "--", "a"], &["as_retry, keep, refund"]);
     check(&["run", "--openai-base-url", "x.example", "--", "a"], &["not a base URL"]);
     check(&["run", "--usdd", "1", "--", "a"], &["'--usdd'", "'--usd'"]);
+    // What was meant, and not what is spelt alike.
+    check(&["run", "--budget", "5", "--", "a"], &["'--budget'", "'--usd'"]);
+    check(&["budget", "r", "--usd", "1"], &["'--usd'", "'--add-usd'"]);
+    check(&["budgets", "raise", "b", "--usd", "1"], &["'--usd'", "'--add-usd'"]);
+    check(&["budgets", "set", "b", "--add-usd", "1"], &["'--add-usd'", "'--set-usd'"]);
     check(&["serve", "--max-body", "64M"], &["unknown unit \"M\""]);
     check(&["serve", "--listen", "here"], &["'here'", "--listen"]);
     check(&["mock", "--fail", "200:2"], &["STATUS:PROBABILITY"]);

@@ -67,10 +67,8 @@ impl Proxy {
                 let to = to(dialect.upstream());
                 let shape = to.shape();
                 let shaped = |r: Refusal| {
-                    if r.code() == TOO_LARGE {
-                        let (code, message) = (TOO_LARGE.into(), r.to_string());
-                        host.saw(Seen::Refused { code, message, hint: r.hint() });
-                    }
+                    let (code, message) = (r.code().into(), outlast_core::run::token::mask(&r.to_string()));
+                    host.saw(Seen::Refused { code, message, hint: r.hint() });
                     (r, Some(shape))
                 };
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
@@ -95,8 +93,7 @@ impl Proxy {
     }
 }
 
-/// Code of a request that is larger than what is taken. It is told to the supervisor: another life of the agent asks for
-/// the same.
+/// Code of a request that is larger than what is taken. Another life of the agent asks for the same.
 pub const TOO_LARGE: &str = "body_too_large";
 
 /// Makes a metered call: it is recorded before it goes out, or answered from the journal.

@@ -51,12 +51,13 @@ pub fn a_sleeping_run_has_one_process_that_wakes_it(s: &Stage) {
     assert_eq!(s.row(run).fence, before, "its own lease is kept as it is");
 }
 
-pub fn a_sleeping_run_of_a_dead_process_sleeps_on_for_the_next(s: &Stage) {
+pub fn a_sleeping_run_of_a_dead_process_is_interrupted_and_sleeps_on_for_the_next(s: &Stage) {
     let (run, p) = asleep(s);
     p.dies();
-    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Sleeping, Some(T)));
+    assert_eq!((s.status(run), s.row(run).wake_at), (Status::Interrupted, Some(T)), "nobody drives it");
     let (first, second) = (s.process("first"), s.process("second"));
     assert_eq!(first.ask(hold(run, &first)).unwrap(), Some(T));
+    assert_eq!(s.status(run), Status::Sleeping);
     s.refuses("run_held", hold(run, &second));
     s.refuses("run_held", second.claiming(run));
     assert_eq!(s.store().attempts(run).unwrap().len(), 1, "no attempt was opened meanwhile");

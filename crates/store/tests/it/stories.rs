@@ -345,7 +345,7 @@ macro_rules! stories {
             sleep:
                 a_run_sleeps_until_its_time_and_then_begins_without_a_restart,
                 a_sleeping_run_has_one_process_that_wakes_it,
-                a_sleeping_run_of_a_dead_process_sleeps_on_for_the_next,
+                a_sleeping_run_of_a_dead_process_is_interrupted_and_sleeps_on_for_the_next,
                 a_person_wakes_a_run,
                 a_person_stops_a_run_that_sleeps,
                 a_halted_run_does_not_sleep,

@@ -144,9 +144,10 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
         // The run is taken up again. A driver that continues has not seen a stop requested since its last heartbeat.
         run.stop_requested = false;
     }
-    // A provider that answers no call is waited for until a call is answered.
-    if run.status != Status::Running && run.awaited_outage().is_none() {
-        guard::shift(run, Event::Begin, now)?;
+    if run.status != Status::Running {
+        // A provider that answers no call is waited for until a call is answered.
+        let event = if run.awaited_outage().is_some() { Event::Wait } else { Event::Begin };
+        guard::shift(run, event, now)?;
     }
     run.began_at.get_or_insert(now);
     let no = run.next_attempt;

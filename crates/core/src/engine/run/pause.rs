@@ -9,7 +9,7 @@ use crate::{
     envelope::Refusal,
     run::{
         instance::Lease,
-        status::{Event, Status},
+        status::{self, Event, Status},
     },
     words::{
         id::{Fence, InstanceNo, Micros, RunNo, Slot},
@@ -83,7 +83,8 @@ impl ProviderAnswered {
 /// Takes the driver lease of a sleeping run, so that only one process wakes it, or of a run whose finished iteration is
 /// checked against its `--until`. Returns the time until which the run sleeps, or `None` if it does not sleep.
 ///
-/// Synced: on disk before it returns. Idempotent: the process that has the lease writes nothing. Counts no attempt, no
+/// A run whose process died while it slept sleeps again. Synced: on disk before it returns. Idempotent: the process that
+/// has the lease writes nothing. Counts no attempt, no
 /// restart and no active time. Errors: `RunHeld` if another live process drives the run, asleep or not; `InstanceDead`
 /// if the calling process was declared dead.
 #[derive(Clone, Debug)]
@@ -108,7 +109,12 @@ impl Hold {
         if let Some(holder) = guard::driver(l, run, Slot::DRIVER).filter(|i| i.no != self.instance) {
             return Err(guard::held(run, holder));
         }
-        let wake_at = run.wake_at.filter(|_| run.status == Status::Sleeping);
+        let wake_at = run.wake_at;
+        if wake_at.is_some()
+            && let (Status::Interrupted, Some(next)) = (run.status, status::next(run.status, Event::Sleep))
+        {
+            l.run_mut(self.run)?.status = next;
+        }
         if l.lease(self.run, Slot::DRIVER).is_none_or(|lease| lease.instance != self.instance) {
             let run = l.run_mut(self.run)?;
             run.fence = Fence(run.fence.0 + 1);
@@ -183,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_while_the_provider_is_out_costs_no_restart_and_the_run_waits_on_without_a_process() {
+    fn a_death_while_the_provider_is_out_costs_no_restart_and_the_next_process_waits_on() {
         let b = Bench::new();
         let (run, actor) = begin(&b);
         out(&b, run, Cause::NoConnection);
@@ -197,7 +203,7 @@ mod tests {
         let since = waits(&b, run).1;
         assert!(since.is_some(), "the next attempt waits on");
         b.die(instance);
-        assert_eq!(waits(&b, run), (Status::Waiting, since));
+        assert_eq!(waits(&b, run), (Status::Interrupted, since), "nobody drives it");
         let attempts = b.store.attempts(run).unwrap();
         assert!(attempts.iter().all(|a| !a.died()), "{attempts:?}");
         assert_eq!(attempts.last().unwrap().no, next.attempt);

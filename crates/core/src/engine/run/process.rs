@@ -210,7 +210,8 @@ pub struct Pulse {
 /// Declares `instance` dead if its heartbeat is still the one that was seen.
 ///
 /// Open calls of the instance become `unknown`; a call that rests between two tries is closed as those tries ended.
-/// The attempts it drove end at its last heartbeat, and runs left without an open attempt are `interrupted`. An attempt
+/// The attempts it drove end at its last heartbeat, and runs left without an open attempt are `interrupted`: also one that
+/// slept or waited for its provider, which keeps its time to wake and what it waited for. An attempt
 /// that an HTTP header began has no instance and stays open. Synced. Idempotent. Errors: `HeartbeatMoved` when the
 /// instance lives.
 #[derive(Clone, Debug)]
@@ -277,19 +278,16 @@ impl DeclareDead {
                 continue;
             }
             let run = l.run(no)?;
-            // A run that sleeps or waits for its provider goes on so for the process that takes it up, unless a person
-            // stopped it.
+            // What a run slept or waited for at its provider still holds for the process that takes it up, unless a
+            // person stopped it. Any other refusal is decided anew.
             let rests = run.status == Status::Sleeping || run.awaited_outage().is_some();
             let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
-            if goes_on
-                && (!rests || run.stop_requested)
-                && let Some(next) = status::next(run.status, Event::Interrupt)
-            {
+            if goes_on && let Some(next) = status::next(run.status, Event::Interrupt) {
                 let run = l.run_mut(no)?;
                 run.status = next;
-                // A refusal or wake time that the run waited for is decided anew.
-                run.halt = None;
-                run.wake_at = None;
+                if !rests || run.stop_requested {
+                    (run.halt, run.wake_at) = (None, None);
+                }
                 swept.interrupted.push(run.id.clone());
             }
         }

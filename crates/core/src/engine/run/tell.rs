@@ -32,7 +32,7 @@ pub enum Word {
     Idle {
         upto: Seq,
     },
-    /// Wakes a sleeping run now. A run in any other status stays as it is.
+    /// Wakes a sleeping run now, or one whose process died while it slept. Any other run stays as it is.
     Wake,
     /// Lets the run continue: takes back a stop, and accepts a divergence that halted the run. `diverged` is
     /// the attempt that diverged; answers that it left untaken are no longer waited for.
@@ -90,7 +90,7 @@ impl Tell {
     /// Wakes the run: a supervisor starts its next attempt; a run without one is interrupted until it is resumed.
     fn wake(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
         let run = l.run(self.run)?;
-        if run.status != Status::Sleeping {
+        if run.wake_at.is_none() {
             return Ok(run.status);
         }
         let driven = guard::driver(l, run, Slot::DRIVER).is_some();

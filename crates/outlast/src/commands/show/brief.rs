@@ -49,9 +49,10 @@ impl Story {
         let status = look.paint(look::of_status(run.status), run.status.name());
         let name = clean_line(spec.name.as_deref().unwrap_or_default(), 20);
         let mut out = vec![match name.is_empty() {
-            true => format!("{}  {status}", look.paint(Paint::Strong, &clean_line(run.id.as_str(), 60))),
+            true => format!("{}  {status}", look.paint(Paint::Strong, &clean_line(&short(&self.view), 60))),
             false => {
-                format!("{}  {status}  {}", look.paint(Paint::Strong, &name), clean_line(run.id.as_str(), 44))
+                let id = clean_line(&short(&self.view), 44);
+                format!("{}  {status}  {id}", look.paint(Paint::Strong, &name))
             }
         }];
         let why = run
@@ -73,7 +74,7 @@ impl Story {
         out.push(match (run.ended_at, self.still_since) {
             (Some(at), _) => format!("  began {began}; ended {} ago", time::age(self.now.ms_since(at))),
             (None, Some(at)) => {
-                format!("  began {began}; stands still for {}", time::age(self.now.ms_since(at)))
+                format!("  began {began}; idle for {}", time::age(self.now.ms_since(at)))
             }
             (None, None) => format!("  began {began}"),
         });
@@ -115,7 +116,7 @@ impl Story {
     /// Returns the lines about the newest tool calls whose outcome is unknown, with the command that a person
     /// may type.
     fn doubted_tools(&self) -> Vec<String> {
-        let id = &self.view.run.id;
+        let id = &self.called;
         let line = |(tool, seq): &(String, Seq)| {
             clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {seq}"), WIDTH)
         };
@@ -142,6 +143,7 @@ impl Story {
         for life in newest {
             let a = life.last();
             let how = match &a.exit {
+                Some(exit) if exit.lost => self.how(a),
                 Some(exit) => exit.outage.as_ref().map_or_else(|| self.how(a), ToString::to_string),
                 None => "it is up".into(),
             };
@@ -221,7 +223,7 @@ impl Story {
                 some(tokens, "token")
             ),
         };
-        let mut out = vec![paid];
+        let mut out = wrapped(&paid, WIDTH - 2);
         out.extend(budget::left(&self.view, self.now));
         out.extend(self.plans.iter().flat_map(Shown::lines));
         let told = [
@@ -243,6 +245,9 @@ impl Story {
     /// Tells that no model was called, and what the run did instead.
     fn no_call(&self, of: &str) -> String {
         let so_far = if self.view.run.status.is_ended() { "" } else { " so far" };
+        if let Some(why) = &self.journal.did.refused {
+            return format!("no call was let through{so_far}; 0 usd{of}: {why}");
+        }
         if self.journal.did.has_called {
             return format!("no call was answered{so_far}; 0 usd{of}");
         }
@@ -257,15 +262,14 @@ impl Story {
     }
 
     fn what_next(&self) -> Vec<String> {
-        let next = next_with(&self.view, &self.journal.did, true);
-        let (id, short) = (self.view.run.id.as_str(), short(&self.view));
+        let next = next_with(&self.view, &self.journal.did, true, &self.called);
         let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
             .into_iter()
             .take(2)
             .map(|line| format!("  {line}"))
             .collect();
-        out.extend(next.commands.iter().map(|c| format!("  → {}", c.replace(id, &short))));
-        out.push(format!("  → outlast show {short} -v   tells all of it"));
+        out.extend(next.commands.iter().map(|c| format!("  → {c}")));
+        out.push(format!("  → outlast show {} -v   tells all of it", self.called));
         out
     }
 }

@@ -27,7 +27,7 @@ const DEATHS: usize = 3;
 
 impl Story {
     pub fn full(&self, look: Look) -> String {
-        let next = next_with(&self.view, &self.journal.did, true);
+        let next = next_with(&self.view, &self.journal.did, true, &self.called);
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),

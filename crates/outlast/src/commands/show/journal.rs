@@ -55,7 +55,7 @@ impl Journal {
             count: 0,
             newest: newest().take(ENTRIES).collect::<Result<_, _>>()?,
             newest_work: newest().filter(is_work).take(ENTRIES).collect::<Result<_, _>>()?,
-            did: Did::default(),
+            did: Did::of(&[], attempts.last()),
             calls: Calls::default(),
             waiting: BusyWaiting::default(),
             untaken: Untaken::default(),

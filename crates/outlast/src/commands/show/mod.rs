@@ -16,10 +16,15 @@ use std::{
 use outlast_core::{
     journal::approval,
     reads,
-    run::{Run, attempt::Attempt, instance::Instance},
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Identity, Instance},
+    },
     store::{RunView, Store, filter::ApprovalFilter as Filter},
-    words::id::{AttemptNo, Micros, RunId},
+    words::id::{InstanceNo, Micros, RunId},
 };
+use outlast_process::identity;
 use outlast_view::exit_words;
 
 use self::journal::Journal;
@@ -78,10 +83,12 @@ pub fn show(
 /// Everything that `outlast show` knows about a run when it describes the run.
 struct Story {
     view: RunView,
+    /// Word by which commands find this run, and no newer one.
+    called: String,
     parent: Option<RunId>,
     attempts: Vec<Attempt>,
-    /// Instance that drives each open attempt.
-    drivers: BTreeMap<AttemptNo, Instance>,
+    /// Processes that drove the attempts, those that are over too.
+    drivers: BTreeMap<InstanceNo, Instance>,
     journal: Journal,
     /// Evidence for each attempt, in the order of `attempts`.
     evidence: Vec<Evidence>,
@@ -140,9 +147,11 @@ impl Story {
         let no = view.run.no;
         let mut attempts = store.attempts(no)?;
         let mut drivers = BTreeMap::new();
-        for a in attempts.iter().filter(|a| a.is_open()) {
-            if let Some(instance) = a.instance.map(|i| store.instance(i)).transpose()?.flatten() {
-                drivers.insert(a.no, instance);
+        for no in attempts.iter().filter_map(|a| a.instance) {
+            if !drivers.contains_key(&no)
+                && let Some(instance) = store.instance(no)?
+            {
+                drivers.insert(no, instance);
             }
         }
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
@@ -167,6 +176,7 @@ impl Story {
             still_since: reads::still::since(store, &view.run)?,
             attempts,
             now: store.now()?,
+            called: find::called_now(store, &view)?,
             view,
         })
     }
@@ -202,11 +212,36 @@ impl Story {
     }
 
     fn how(&self, a: &Attempt) -> String {
-        match (&a.exit, self.drivers.get(&a.no)) {
-            (Some(e), _) if e.lost && crate::loops::is_loop(&self.view) => "its shell was killed".into(),
+        match (&a.exit, self.driver(a)) {
+            (Some(e), Some(driver)) if e.lost => {
+                let during = e.outage.as_ref().map_or_else(String::new, |outage| format!(", {outage}"));
+                format!("{}{during}", self.how_lost(a, &driver.identity))
+            }
             (Some(e), _) => exit_words(e),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),
+        }
+    }
+
+    fn driver(&self, a: &Attempt) -> Option<&Instance> {
+        self.drivers.get(&a.instance?)
+    }
+
+    /// Tells how an attempt ended that was lost with the process that drove it. The process of the next attempt, or this
+    /// one, shows whether their machine was started anew since.
+    fn how_lost(&self, a: &Attempt, driver: &Identity) -> &'static str {
+        let next = self.attempts.iter().find(|later| later.no > a.no && later.instance != a.instance);
+        let after = match next {
+            Some(next) => self.driver(next).map(|i| i.identity.clone()),
+            None => identity::of_self().ok(),
+        };
+        if after.is_some_and(|after| after.host == driver.host && after.boot_id != driver.boot_id) {
+            return "its machine was rebooted";
+        }
+        match self.view.spec.command {
+            _ if crate::loops::is_loop(&self.view) => "its shell was killed",
+            None => "its process was killed",
+            Some(_) => "lost with its supervisor",
         }
     }
 }

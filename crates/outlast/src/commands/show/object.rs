@@ -40,7 +40,7 @@ shape! {
         money: Money = Money::new(s);
         approvals: Vec<Approval> = s.approvals.iter().map(Approval::new).collect();
         last_entries: Vec<Entry> = s.journal.newest.iter().map(|e| Entry::new(&s.view.run.id, e)).collect();
-        next: Next = next_with(&s.view, &s.journal.did, true);
+        next: Next = next_with(&s.view, &s.journal.did, true, s.view.run.id.as_str());
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Session> = s.session.as_ref().map(|(id, transcript)| Session::new(id, transcript));
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ shape! {
         #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a) };
         calls: i64 = s.calls_of(a);
         /// Process that drives it while it is open.
-        driver: Option<Driver> = s.drivers.get(&a.no).map(|i| Driver::new(&i.identity));
+        driver: Option<Driver> = s.driver(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
         #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
         wall_ms: i64 = a.ended_at.unwrap_or(s.now).ms_since(a.started_at);
         open_at_end: Vec<Seq> = evidence.open.iter().map(|e| e.seq).collect();

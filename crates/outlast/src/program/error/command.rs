@@ -8,7 +8,7 @@ use crate::program::exit_code::{REFUSED, UNAVAILABLE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    #[error("run {run} is {}, and no supervisor listens on this machine ({why})", .status.name())]
+    #[error("run {run} is {}, and no supervisor listens on this machine{}", .status.name(), unless_gone(.why))]
     NotAttachable { run: String, status: Status, why: io::Error },
     #[error("run {run} has no log: it has no attempt yet")]
     NoAttempt { run: String },
@@ -69,6 +69,9 @@ impl CommandError {
     /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            CommandError::NotAttachable { run, status, .. } if status.is_ended() => {
+                return Some(format!("`outlast logs {run}` shows what it printed"));
+            }
             CommandError::NotAttachable { run, .. } => {
                 return Some(format!(
                     "`outlast resume {run}` goes on with it, `outlast logs {run}` shows what it printed"
@@ -105,11 +108,19 @@ impl CommandError {
                 "put the password into ~/.pgpass, and leave it out of the address"
             }
             CommandError::Systemctl { .. } => {
-                "`outlast service install --print` prints the unit; or have `outlast resume --all` run at boot \
+                "`outlast service install --print` prints the unit; or have `outlast resume --all --stay` started \
                  by other means, such as cron's @reboot"
             }
             CommandError::NotInstalled { .. } | CommandError::BadUnit { .. } => return None,
         };
         Some(hint.into())
+    }
+}
+
+/// Returns the reason in brackets; empty for a socket that nobody listens at, which the message says already.
+fn unless_gone(why: &io::Error) -> String {
+    match why.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => String::new(),
+        _ => format!(" ({why})"),
     }
 }

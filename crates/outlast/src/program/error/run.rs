@@ -18,6 +18,8 @@ pub enum RunError {
     },
     #[error("run {run} is {}: there is nothing to resume", .status.name())]
     Ended { run: String, status: Status },
+    #[error("no run of {directory} can go on by itself: the newest, {run}, is {}", .status.name())]
+    NothingToResume { directory: String, run: String, status: Status },
     #[error("run {run} is halted{}", why(.halt.as_deref()))]
     Halted { run: String, halt: Option<Box<Refusal>> },
     #[error("run {run} is a loop script's: its own shell drives it")]
@@ -75,6 +77,7 @@ impl RunError {
         match self {
             RunError::SeveralRuns { .. } => ("several_runs", REFUSED),
             RunError::Ended { .. } => ("run_ended", REFUSED),
+            RunError::NothingToResume { .. } => ("nothing_to_resume", REFUSED),
             RunError::Halted { .. } => ("run_halted", HALTED),
             RunError::LoopScript { .. } | RunError::NoCommand { .. } => ("no_command", REFUSED),
             RunError::KeysMissing { .. } => ("key_missing", UNAVAILABLE),
@@ -105,6 +108,10 @@ impl RunError {
                 format!("go on with one by its id, as `outlast resume {newest}`, or begin another with `outlast run --new -- CMD`")
             }
             RunError::Ended { .. } => "start it anew with `outlast run --new -- CMD`".into(),
+            RunError::NothingToResume { run, status: Status::Failed, .. } => {
+                format!("`outlast resume {run}` takes it up again; `outlast show {run}` says why it failed")
+            }
+            RunError::NothingToResume { .. } => "name one; `outlast ls` lists them".into(),
             RunError::Halted { run, halt: Some(halt) } => halt.hint(run),
             RunError::Halted { run, halt: None } => format!("see `outlast show {run}`"),
             RunError::LoopScript { .. } => "start the script again: it goes on with its task".into(),

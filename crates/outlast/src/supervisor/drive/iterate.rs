@@ -171,7 +171,7 @@ impl Driver {
             }
             Verdict::Stuck => {
                 say(STUCK);
-                let id = &self.view.run.id;
+                let id = crate::render::short::called(&self.view);
                 say(&format!(
                     "hint: look at what it does with `outlast show {id}`; `outlast resume {id}` goes on"
                 ));

@@ -13,22 +13,21 @@ use outlast_core::{
     store::{self, Ask as _, Durability},
     words::{
         clock::random,
-        id::{AttemptNo, InstanceNo, Seq},
+        id::{AttemptNo, InstanceNo},
     },
 };
 
 use super::{Driver, Life, Next};
 use crate::{
     agent::truth,
-    logs::read,
     loops::task_context::TaskContext,
     program::{
         error::{CliError, RunError},
         exit_code,
         say::say,
     },
-    render::did::Did,
-    supervisor::{attempt::Outcome, ended_by::EndedBy, story, typo},
+    render::{did::Did, short::called},
+    supervisor::{attempt::Outcome, ended_by::EndedBy, story},
 };
 use outlast_process::{
     crash_loop::{self, Death},
@@ -94,7 +93,7 @@ impl Driver {
             }
         };
         let exit = outcome.exit;
-        (self.oom, self.unread) = (outcome.oom, outcome.unread);
+        (self.oom, self.unread, self.refused) = (outcome.oom, outcome.unread, outcome.refused.clone());
         self.asked += outcome.asked;
         if outcome.oom {
             say("the kernel killed the agent for its memory (OOM)");
@@ -180,17 +179,15 @@ impl Driver {
                 self.finish(status)?;
                 Ok(Next::Exit(code))
             }
-            Verdict::Restart(_) => {
-                match self.mistake(life, outcome, &run).or_else(|| too_large(outcome, &run)) {
-                    Some(why) => {
-                        self.end_of(life, exit, Then::Fail(why.clone())).await?;
-                        say(&format!("not restarted: {why}"));
-                        self.finish(Status::Failed)?;
-                        Ok(Next::Exit(exit_code::FAILED))
-                    }
-                    None => self.restart(life, exit).await,
+            Verdict::Restart(_) => match self.futile(life, outcome, &attempts)? {
+                Some(why) => {
+                    self.end_of(life, exit, Then::Fail(why.clone())).await?;
+                    say(&format!("not restarted: {why}"));
+                    self.finish(Status::Failed)?;
+                    Ok(Next::Exit(exit_code::FAILED))
                 }
-            }
+                None => self.restart(life, exit).await,
+            },
         }
     }
 
@@ -200,20 +197,12 @@ impl Driver {
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
         if !metered && self.conduct.is_none() {
             let entries = truth::newest_entries(self.store.as_ref(), self.view.run.no)?;
-            if Did::of(&entries).has_called {
+            if Did::of(&entries, None).has_called {
                 return Ok(());
             }
             story::nothing_metered(&view, entries.iter().filter(|e| e.tool.is_some()).count());
         }
         Ok(())
-    }
-
-    /// Returns what the first attempt's program cannot load, if it died of that before it did anything.
-    fn mistake(&self, life: &Life, outcome: &Outcome, run: &Run) -> Option<String> {
-        let did_nothing = life.attempt == AttemptNo(1) && outcome.asked == 0 && run.next_seq == Seq(1);
-        let own = self.directory.as_ref().filter(|_| did_nothing && !self.command.supervision.no_logs)?;
-        let lines = read::last_lines(&own.logs(), life.attempt, typo::LINES).ok()?;
-        typo::mistake(&lines).map(|line| format!("the program cannot be loaded: {line}"))
     }
 
     /// Sets the run waiting for its provider if the newest call's failure may be the first of an outage. Returns the run.
@@ -236,7 +225,7 @@ impl Driver {
         self.end_of(life, exit, Then::Fail(why.clone())).await?;
         say(&why);
         self.finish(Status::Failed)?;
-        say(&format!("hint: take it up again with `outlast resume {}`", run.id));
+        say(&format!("hint: take it up again with `outlast resume {}`", called(&self.view)));
         Ok(Next::Exit(exit_code::FAILED))
     }
 
@@ -280,7 +269,7 @@ impl Driver {
     }
 
     /// Returns whether the run closed entries since the attempt began.
-    fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
+    pub(super) fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
         let attempts = self.store.attempts(self.view.run.no)?;
         Ok(attempts.iter().any(|a| a.no == attempt && closed > a.closed_before))
@@ -321,6 +310,7 @@ impl Driver {
             at_limit: matches!(then, Then::Sleep { .. }),
             for_room: matches!(then, Then::Wait),
             unread: self.unread,
+            refused: self.refused.clone(),
             ..outlast_core::run::attempt::Exit::default()
         };
         // The next attempt's claim syncs this record as well. If power fails before that, the attempt is
@@ -350,15 +340,9 @@ fn is_end_in_outage(outcome: &Outcome) -> bool {
     }
 }
 
-/// Returns why the next life of an agent would get no further, if a request that is too large ended this one.
-fn too_large(outcome: &Outcome, run: &Run) -> Option<String> {
-    let message = outcome.for_good.as_ref().filter(|_| outcome.by == EndedBy::Itself)?;
-    Some(format!("{message}; hint: `outlast resume {} --max-body 256MiB` takes larger ones", run.id))
-}
-
 /// Returns whether the agent failed by itself, without a signal, as it does after it was told too often to
 /// retry.
-fn gave_up(outcome: &Outcome) -> bool {
+pub(super) fn gave_up(outcome: &Outcome) -> bool {
     outcome.by == EndedBy::Itself
         && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))
 }

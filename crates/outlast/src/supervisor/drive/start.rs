@@ -180,6 +180,7 @@ impl Driver {
             ground: ParentGroup::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
             unread: 0,
+            refused: None,
             listening: None,
             mark,
             stdin,

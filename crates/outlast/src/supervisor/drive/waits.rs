@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::{
     program::{error::CliError, say::say},
-    render::time,
+    render::{short::called, time},
     supervisor::{
         ended_by::{self, EndedBy},
         story,
@@ -38,17 +38,17 @@ const LOOK_FOR_ROOM: Duration = Duration::from_millis(500);
 const HOLD: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Waits while the run has the status `sleeping`, without starting an attempt. Returns the exit code if the run has
+    /// Waits until the run's time to wake, if it has one, without starting an attempt. Returns the exit code if the run has
     /// ended or was stopped; `None` if the run may go on.
     ///
     /// Errors: `RunHeld`: another process waits, and will wake the run.
     pub(super) async fn sleep_on(&mut self) -> Result<Option<u8>, CliError> {
-        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Sleeping {
+        if story::view(self.store.as_ref(), &self.view)?.run.wake_at.is_none() {
             return Ok(None);
         }
         let (Some(until), _) = self.hold().await? else { return Ok(None) };
         if nap(until, self.store.now()?).is_some() {
-            let id = &self.view.run.id;
+            let id = called(&self.view);
             let wait = time::span(until.ms_since(self.store.now()?));
             let view = story::view(self.store.as_ref(), &self.view)?;
             let why = view.run.halt.map_or_else(|| "usage limit".to_owned(), |halt| halt.message());
@@ -63,6 +63,8 @@ impl Driver {
             match view.run.status {
                 Status::Sleeping if view.run.stop_requested => return self.interrupted(true).await.map(Some),
                 Status::Sleeping => {}
+                // This process was taken for dead.
+                Status::Interrupted if view.run.wake_at.is_some() => drop(self.hold().await?),
                 Status::Running => {
                     say("woken");
                     return Ok(None);
@@ -78,11 +80,8 @@ impl Driver {
             let Some(nap) = nap(view.run.wake_at.unwrap_or(until), self.store.now()?) else { break };
             tokio::select! {
                 () = tokio::time::sleep(nap) => {}
-                signals = self.signals.next() => match ended_by::asked(&signals?) {
-                    Some(EndedBy::Person) => return self.interrupted(true).await.map(Some),
-                    // The run stays asleep, for `resume --all` after the reboot.
-                    Some(_) => return self.finish(Status::Sleeping).map(Some),
-                    None => {}
+                signals = self.signals.next() => if let Some(by) = ended_by::asked(&signals?) {
+                    return self.interrupted(by == EndedBy::Person).await.map(Some);
                 },
             }
             if held.elapsed() >= HOLD || self.beat.word().borrow().dead {

@@ -108,7 +108,7 @@ pub async fn summary(asked: ApiRequest) -> Answered {
         Ok(Summary {
             run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), now),
             standing: Standing::read(store, &view, &mut Above::new(store, now))?,
-            resume: resume::commands(&view),
+            resume: resume::commands(&view, view.run.id.as_str()),
             now: Time(now),
             changed_at: Time(changed_at(store, &view.run)?),
         })
