@@ -1,32 +1,18 @@
 //! Reserves and settles calls that do not pass the proxy, for SDKs without a base URL.
 
-use std::sync::Arc;
-
 use outlast_core::{
-    engine::call::{
-        admit::{Admission, Admit},
-        settle::{Bill, Close, Settle},
-    },
+    engine::call::admit::Admission,
     envelope::Refusal,
-    journal::iteration_scope,
-    price::Bound,
     store::{Ask as _, Durability},
-    words::{
-        clock::random,
-        digest::{Digest, MatchKey},
-        id::Seq,
-        usage::{ServiceTier, Usage},
-    },
+    words::id::Seq,
 };
+use outlast_server::reservation;
 
 use crate::{
     error::{Failure, refused_hint},
     open_run::OpenRun,
     shared::Core,
 };
-
-/// Picodollars in one nano-USD.
-const PICO: i128 = 1_000;
 
 /// Opens a call entry that reserves the amounts. Returns None if calls in flight hold the room, so that the caller
 /// tries again; on the `last` try that is the error `admission_timeout`. Errors: `BudgetExceeded`, which halts the run.
@@ -38,44 +24,8 @@ pub fn reserve(
     tokens: i64,
     last: bool,
 ) -> Result<Option<Seq>, Failure> {
-    let scope = iteration_scope(open_run.iteration_of());
-    // A random digest: the proxy cannot replay a call that did not pass it.
-    let chance: [u8; 32] = random(core.context.entropy.as_ref());
-    let digest = Digest::of(&chance);
-    let admit = Admit {
-        actor: open_run.actor(),
-        slot: open_run.slot(),
-        match_key: MatchKey::new(&digest, &scope, None),
-        scope,
-        within: None,
-        digest,
-        upstream: Arc::from("reserved"),
-        path: Arc::from(""),
-        model: Arc::from(label),
-        stream: false,
-        idempotency_key: None,
-        bound: Bound {
-            input_tokens: u64::try_from(tokens).unwrap_or(0),
-            input_pico: 0,
-            output_pico_per_token: 0,
-            fixed_pico: i128::from(nano_usd) * PICO,
-            choices: 1,
-            cap: 0,
-            floor_cap: 0,
-        },
-        priced: true,
-        unknown_fee: None,
-        caller: None,
-        usual_cap: None,
-        taken: Vec::new(),
-        connection: 0,
-        retry_count: 0,
-        answered_with_error: false,
-        behind: false,
-        active_ms: 0,
-        waits: 0,
-        request: None,
-    };
+    let at = (open_run.actor(), open_run.slot(), open_run.iteration_of());
+    let admit = reservation::admission(at, label, nano_usd, tokens, core.context.entropy.as_ref());
     match core.store.ask(admit, Durability::Synced).wait()? {
         Admission::Go { opening, .. } => {
             open_run.openings().lock().keep(opening);
@@ -106,21 +56,8 @@ pub fn settle(
     nano_usd: Option<i64>,
     tokens: i64,
 ) -> Result<(), Failure> {
-    let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
-        let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };
-        let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
-        Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
-    });
-    let settle = Settle {
-        opening: open_run.opening(seq.0),
-        attempt: open_run.actor().attempt,
-        close,
-        active_ms: 0,
-        http_status: None,
-        upstream_request_id: None,
-        error: None,
-        answer: None,
-    };
+    let (opening, attempt) = (open_run.opening(seq.0), open_run.actor().attempt);
+    let settle = reservation::settlement(opening, attempt, nano_usd, tokens);
     core.store.ask(settle, Durability::Synced).wait()?;
     open_run.openings().lock().forget(open_run.actor().run, seq);
     Ok(())

@@ -1,6 +1,5 @@
 //! Claims a run: as a new attempt of this process, or by joining a supervisor's attempt.
 
-use outlast::loops::lease::declare_dead;
 use outlast_core::{
     engine::{
         self,
@@ -15,7 +14,7 @@ use outlast_core::{
     words::id::{AttemptNo, InstanceNo, RunNo, Slot},
 };
 use outlast_process::identity::{self, Liveness};
-use outlast_server::node::LOOK;
+use outlast_server::node::{LOOK, declare_dead};
 use pyo3::{PyResult, Python};
 
 use crate::{error::Failure, shared::Core};

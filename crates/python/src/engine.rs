@@ -27,10 +27,10 @@ use outlast_core::{
         id::{Micros, RunId, RunNo, Seq},
     },
 };
+use outlast_server::beat::Beat;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
-    beat::Beat,
     claim,
     error::{Failure, refused_hint},
     face,

@@ -7,7 +7,6 @@
 
 mod answer;
 mod approval;
-mod beat;
 mod call;
 mod claim;
 mod doubt;

@@ -21,11 +21,11 @@ use outlast_core::{
     store::{Ask as _, Durability},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
 };
+use outlast_server::beat::Word;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     answer::Caller,
-    beat::Word,
     call,
     claim::Claimed,
     error::Failure,

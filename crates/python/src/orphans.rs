@@ -5,12 +5,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use outlast::loops::lease::declare_dead;
 use outlast_core::{
     store::{Error, Store},
     words::id::InstanceNo,
 };
 use outlast_process::identity;
+use outlast_server::node::declare_dead;
 
 /// Place, instance and process id of each. A process forked from that one does not own them.
 static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());

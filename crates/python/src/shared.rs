@@ -11,10 +11,10 @@ use outlast_core::{
     run::token::TokenKey,
     store::{Durability, Store},
 };
-use outlast_server::node::Node;
+use outlast_server::{beat::Beat, node::Node};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{answer::Caller, beat::Beat, error::Failure, openings::Openings, post::Post, ticket::Ticket};
+use crate::{answer::Caller, error::Failure, openings::Openings, post::Post, ticket::Ticket};
 
 /// Resources that all handles of one engine share.
 pub struct Core {

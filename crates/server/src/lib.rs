@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api;
+pub mod beat;
 pub mod dialect;
 pub mod door;
 pub mod grpc;
@@ -15,6 +16,7 @@ pub mod notify;
 pub mod page;
 pub mod proxy;
 pub mod remote;
+pub mod reservation;
 pub mod state;
 mod trouble;
 pub mod version;

@@ -20,7 +20,7 @@ use outlast_core::{
         rule::taking::{Heir, Received},
         run::process::{Active, DeclareDead, Pulse, Register, Renew, Swept},
     },
-    run::instance::Identity,
+    run::instance::{Identity, Instance, Life},
     store::{Ask as _, Durability, Error, Store},
     words::{
         clock::{Clock, Entropy, random},
@@ -108,6 +108,22 @@ impl Node {
         node.membership().registered(no, asked_ms);
         node.sweep()?;
         Ok(Arc::new(node))
+    }
+
+    /// Registers another instance beside this one, for a `program` that works through this process. Blocks on the store.
+    pub fn beside(&self, program: String) -> Result<Arc<Node>, Error> {
+        let identity = Identity { program, ..self.identity.clone() };
+        let (clock, entropy, census) = (self.clock.clone(), self.entropy.clone(), self.census.clone());
+        Node::join(self.store.clone(), clock, entropy, census, identity)
+    }
+
+    pub fn entropy(&self) -> &dyn Entropy {
+        self.entropy.as_ref()
+    }
+
+    /// Returns whether the process of `other` is seen to live.
+    pub fn sees(&self, other: &Instance) -> bool {
+        self.census.is_gone(&other.identity) == Some(false)
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -356,6 +372,19 @@ impl Node {
     /// Others count the time that this machine sleeps, so it counts here too.
     fn now_ms(&self) -> u64 {
         self.clock.boottime_ms()
+    }
+}
+
+/// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead.
+pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), Error> {
+    loop {
+        let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
+        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left, heir: None };
+        match store.run_verb(verdict, Durability::Synced) {
+            // It renewed its heartbeat meanwhile: read it again.
+            Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
+            done => return done.map(drop),
+        }
     }
 }
 

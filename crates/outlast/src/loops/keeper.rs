@@ -24,13 +24,13 @@ use outlast_core::{
         id::{AttemptNo, InstanceNo, RunNo},
     },
 };
-use outlast_server::node::HEARTBEAT;
+use outlast_server::node::{HEARTBEAT, declare_dead};
 use rustix::{
     event::{PollFd, PollFlags},
     process::Signal,
 };
 
-use super::lease::{self, Opened, Shell};
+use super::lease::{Opened, Shell};
 use crate::{
     cli::shell::KeepArgs,
     program::{
@@ -186,7 +186,7 @@ fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
         let tree = Tree::new(mark.marker_of(lease.attempt), Vec::new());
         end_tree(&tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)?;
     }
-    lease::declare_dead(store.as_ref(), lease.instance, false)?;
+    declare_dead(store.as_ref(), lease.instance, false)?;
     Ok(exit_code::OK)
 }
 

@@ -12,7 +12,6 @@ use outlast_core::{
         run::{
             claim::{Claim, Claimed},
             end_attempt::{EndAttempt, Reopen, Then},
-            process::DeclareDead,
             start::Start,
         },
     },
@@ -20,13 +19,15 @@ use outlast_core::{
     run::{
         Run, Spec,
         attempt::{Attempt, Exit},
-        instance::{Identity, Instance, Life},
+        instance::{Identity, Instance},
         status::Status,
         token::{self, Claims},
     },
     store::{self, Ask as _, Durability, RunView, Store},
     words::id::{InstanceNo, RunId, Slot},
 };
+
+use outlast_server::node::{Node, declare_dead};
 
 use super::keeper;
 use crate::{
@@ -130,7 +131,7 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
 }
 
 fn claim(
-    node: &outlast_server::node::Node,
+    node: &Node,
     shell: &Shell,
     Run { no: run, id, .. }: &Run,
 ) -> Result<(Claims, Option<Attempt>), CliError> {
@@ -164,19 +165,6 @@ fn claim(
                 }
             }
             Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-/// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead.
-pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
-    loop {
-        let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
-        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left, heir: None };
-        match store.run_verb(verdict, Durability::Synced) {
-            // The keeper renewed the heartbeat meanwhile: read it again.
-            Err(store::Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
-            done => return done.map(drop),
         }
     }
 }

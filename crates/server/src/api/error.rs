@@ -28,6 +28,14 @@ pub enum Error {
     Halted { refusal: Box<envelope::Refusal> },
     #[error("run {run} was cancelled")]
     Cancelled { run: String },
+    #[error("this server has no such session: it ended, or another server has it")]
+    UnknownSession,
+    #[error("run {run} was asked to stop")]
+    StopRequested { run: String },
+    #[error("run {run} is completed, and only replays")]
+    RunCompleted { run: String },
+    #[error("run {run} has {had} as its limit, and {asked} was asked for")]
+    BudgetChanged { run: String, had: String, asked: String },
     #[error("no checkpoint was saved in run {run}")]
     NoCheckpoint { run: String },
     #[error("no memory file is named {name:?}: this server keeps facts, and no files")]
@@ -76,6 +84,10 @@ impl Error {
             Error::Refusal(e) => (e.status(), e.code()),
             Error::Halted { refusal } => (402, &refusal.code),
             Error::Cancelled { .. } => (402, "cancelled"),
+            Error::UnknownSession => (Class::NotFound.http(), "unknown_session"),
+            Error::StopRequested { .. } => (Class::Forbidden.http(), "stop_requested"),
+            Error::RunCompleted { .. } => (Class::Forbidden.http(), "run_completed"),
+            Error::BudgetChanged { .. } => (Class::Conflict.http(), "budget_changed"),
             Error::NoCheckpoint { .. } => (Class::NotFound.http(), "no_checkpoint"),
             Error::NoMemory { .. } => (Class::NotFound.http(), "no_memory_file"),
             Error::NoPendingApproval { .. } => (Class::Conflict.http(), "no_pending_approval"),
@@ -89,6 +101,12 @@ impl Error {
             Error::State(e) => e.hint(),
             Error::Halted { refusal } => refusal.callers_hint(),
             Error::Cancelled { .. } => Some("create another run".into()),
+            Error::UnknownSession => Some("open the run again: it goes on where it was".into()),
+            Error::StopRequested { .. } => Some("open it again to go on".into()),
+            Error::RunCompleted { .. } => Some("open a run with another id, to do more".into()),
+            Error::BudgetChanged { .. } => Some(
+                "a run keeps its limits: ask for those that it has, or let a person change them with `outlast budget`".into(),
+            ),
             Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
             Error::Refusal(_)
             | Error::NoCheckpoint { .. }

@@ -1,4 +1,4 @@
-//! Our own routes: probes, the read API, acts of people, the state, approvals, RiskKernel's.
+//! Our own routes: probes, the read API, acts of people, sessions of programs, the state, approvals, RiskKernel's.
 //!
 //! [`routes`] is the one table of them: method, path, parameters, who may, handler. The door gives each request that the
 //! table has to [`Api::answer`], and `docs/reference/openapi.json` describes them; a test compares it with the table.
@@ -18,6 +18,7 @@ mod request;
 mod riskkernel;
 pub mod routes;
 pub mod rows;
+mod session;
 pub mod state;
 
 use std::sync::Arc;
@@ -26,7 +27,10 @@ use bytes::Bytes;
 use http::{Method, Response, request::Parts};
 use hyper::body::Incoming;
 
-use self::{error::Error, gate::Who, query::Query, request::ApiRequest, riskkernel::Tokens, routes::Found};
+use self::{
+    error::Error, gate::Who, query::Query, request::ApiRequest, riskkernel::Tokens, routes::Found,
+    session::Sessions,
+};
 use crate::{
     dialect::Upstream,
     proxy::host::Host,
@@ -39,11 +43,12 @@ use crate::{
 pub struct Api {
     desk: Arc<StateDesk>,
     tokens: Arc<Tokens>,
+    sessions: Arc<Sessions>,
 }
 
 impl Api {
     pub fn new(desk: Arc<StateDesk>) -> Api {
-        Api { desk, tokens: Arc::default() }
+        Api { desk, tokens: Arc::default(), sessions: Arc::default() }
     }
 
     /// Answers a request of the table. `sdk`: whose error shape the caller's SDK reads.

@@ -14,7 +14,7 @@ use super::{
     gate::Who,
     named_budgets, probes, read,
     request::{Answered, ApiRequest},
-    riskkernel, rows, state,
+    riskkernel, rows, session, state,
 };
 use crate::{
     state::Error as StateError,
@@ -147,6 +147,19 @@ pub static APPROVALS: Face = Face {
     is_served_to_the_end: false,
 };
 
+pub static SESSIONS: Face = Face {
+    routes: routes! {
+        POST "/v1/sessions" OwnRun [] session::open;
+        POST "/v1/sessions/{session}" OwnRun [] session::act;
+    },
+    shape: Shape::Ours,
+    roots: &["/v1/sessions"],
+    who: Who::OwnRun,
+    is_lenient: false,
+    // What a session has open is recorded to the end.
+    is_served_to_the_end: true,
+};
+
 pub static STATE: Face = Face {
     routes: routes! {
         GET    "/v1/state/{namespace}/{agent}/{key}" Writer ["version" "commit" "time"] state::item::get;
@@ -207,7 +220,7 @@ pub static RISKKERNEL: Face = Face {
 };
 
 /// All our routes.
-pub static FACES: [&Face; 7] = [&PROBES, &READ, &FLEET, &ACTS, &APPROVALS, &STATE, &RISKKERNEL];
+pub static FACES: [&Face; 8] = [&PROBES, &READ, &FLEET, &ACTS, &APPROVALS, &SESSIONS, &STATE, &RISKKERNEL];
 
 /// Place of a request in the table.
 pub(crate) struct Found<'a> {

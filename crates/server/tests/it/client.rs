@@ -297,6 +297,11 @@ impl Ask {
 }
 
 impl Opened {
+    /// Returns what was read so far.
+    pub fn so_far(&self) -> &[u8] {
+        &self.read
+    }
+
     /// Reads until `text` was read, which must come.
     pub async fn read_until(&mut self, text: &str) {
         while memchr::memmem::find(&self.read, text.as_bytes()).is_none() {

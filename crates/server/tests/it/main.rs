@@ -36,6 +36,7 @@ mod rows;
 mod scope;
 mod scripted;
 mod server_tools;
+mod sessions;
 mod state_grpc;
 mod state_rest;
 mod stream;

@@ -62,7 +62,7 @@ impl ApiRequest {
     }
 
     /// Translates the error of a run's work: a halted or cancelled run is reported in RiskKernel's terms.
-    async fn working<T>(&self, run: RunNo, done: Result<T, Error>) -> Result<T, Error> {
+    pub(in crate::api) async fn working<T>(&self, run: RunNo, done: Result<T, Error>) -> Result<T, Error> {
         let Err(why) = done else { return done };
         match self.read(move |store| store.run(run)).await? {
             Some(view) => Err(why.of_work(&view.run)),

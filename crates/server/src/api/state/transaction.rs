@@ -39,7 +39,7 @@ struct ChangeBody {
 }
 
 /// Reads a value so that `null` becomes `Some`: only a missing member is `None`.
-fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+pub(in crate::api) fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }
 

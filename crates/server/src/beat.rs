@@ -1,4 +1,5 @@
-//! Heartbeat of the process: one renewal a second for all attempts it drives, and the orders it learns by that.
+//! Heartbeat of an instance that drives attempts: one renewal a second for all of them, and the orders that it learns by
+//! that.
 
 use std::{
     collections::HashMap,
@@ -13,9 +14,10 @@ use outlast_core::{
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
 };
-use outlast_server::node::{HEARTBEAT, Node};
 
-/// Attempts that are open in this process, all of which the process's heartbeat renews.
+use crate::node::{HEARTBEAT, Node};
+
+/// Attempts that are open under one instance, all of which its heartbeat renews.
 #[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,

@@ -1,0 +1,92 @@
+//! Reservations for calls that do not pass the proxy: their admission and their settlement.
+
+use std::sync::Arc;
+
+use outlast_core::{
+    engine::{
+        actor::Actor,
+        call::{
+            admit::Admit,
+            settle::{Bill, Close, Settle},
+        },
+    },
+    journal::{Opening, iteration_scope},
+    price::Bound,
+    words::{
+        clock::{Entropy, random},
+        digest::{Digest, MatchKey},
+        id::{AttemptNo, Slot},
+        usage::{ServiceTier, Usage},
+    },
+};
+
+/// Picodollars in one nano-USD.
+const PICO: i128 = 1_000;
+
+/// Returns the admission of a call that can cost `nano_usd` and `tokens` at most. `label` stands for its model.
+pub fn admission(
+    (actor, slot, iteration): (Actor, Slot, i64),
+    label: &str,
+    nano_usd: i64,
+    tokens: i64,
+    entropy: &dyn Entropy,
+) -> Admit {
+    let scope = iteration_scope(iteration);
+    // A random digest: the proxy cannot replay a call that did not pass it.
+    let chance: [u8; 32] = random(entropy);
+    let digest = Digest::of(&chance);
+    Admit {
+        actor,
+        slot,
+        match_key: MatchKey::new(&digest, &scope, None),
+        scope,
+        within: None,
+        digest,
+        upstream: Arc::from("reserved"),
+        path: Arc::from(""),
+        model: Arc::from(label),
+        stream: false,
+        idempotency_key: None,
+        bound: Bound {
+            input_tokens: u64::try_from(tokens).unwrap_or(0),
+            input_pico: 0,
+            output_pico_per_token: 0,
+            fixed_pico: i128::from(nano_usd) * PICO,
+            choices: 1,
+            cap: 0,
+            floor_cap: 0,
+        },
+        priced: true,
+        unknown_fee: None,
+        caller: None,
+        usual_cap: None,
+        taken: Vec::new(),
+        connection: 0,
+        retry_count: 0,
+        answered_with_error: false,
+        behind: false,
+        active_ms: 0,
+        waits: 0,
+        request: None,
+    }
+}
+
+/// Returns the settlement of a reserved call at its cost in nano-USD. `None`: the call was never sent, and nothing is
+/// charged.
+pub fn settlement(opening: Opening, attempt: AttemptNo, nano_usd: Option<i64>, tokens: i64) -> Settle {
+    let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
+        let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };
+        let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
+        Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
+    });
+    Settle {
+        opening,
+        attempt,
+        close,
+        active_ms: 0,
+        http_status: None,
+        upstream_request_id: None,
+        error: None,
+        answer: None,
+    }
+}
