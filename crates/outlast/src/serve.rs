@@ -5,7 +5,11 @@ pub mod proxy_setup;
 pub(crate) mod settings;
 pub mod ui;
 
-use std::{io::IsTerminal as _, net::SocketAddr, time::Duration};
+use std::{
+    io::{self, IsTerminal as _},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use outlast_server::{
     door::{Proxy, Sessions, Shows},
@@ -93,7 +97,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         // One stream counts both signals: of two streams, one can still hold the first signal unread when the
         // second arrives, and a stream keeps no count of what it holds unread.
         let twice = async {
-            stops.next().await;
+            tokio::select! { () = stops.next() => {}, () = input_ends(args.until_eof) => {} }
             tell("stopping; waiting for calls in flight (once more leaves them in doubt)");
             let _ = drain_now.send(());
             stops.next().await;
@@ -133,6 +137,22 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
 async fn listen(address: SocketAddr, flag: &'static str) -> Result<TcpListener, CliError> {
     let bound = TcpListener::bind(address).await;
     Ok(bound.map_err(|why| MachineError::Listen { address, why, flag: Some(flag) })?)
+}
+
+/// Waits for the end of standard input, if `is_awaited`: the program that holds its other end has ended. Else waits for
+/// ever.
+async fn input_ends(is_awaited: bool) {
+    if is_awaited {
+        let (ended, end) = oneshot::channel();
+        // A thread of its own: one of the runtime's would hold its end up.
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            let _ = ended.send(());
+        });
+        let _ = end.await;
+    } else {
+        std::future::pending().await
+    }
 }
 
 /// Stream of SIGTERM and SIGINT.

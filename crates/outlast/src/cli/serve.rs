@@ -38,6 +38,9 @@ pub struct ServeArgs {
     /// Complete a run that a request created, after this long without a request; later ones are refused [default: never]
     #[arg(long = "idle-end", value_name = "TIME", value_parser = values::ms)]
     pub idle_end_ms: Option<i64>,
+    /// Stop when standard input ends: for a program that starts a server of its own, which must not outlive it
+    #[arg(long)]
+    pub until_eof: bool,
     /// Most calls that may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,

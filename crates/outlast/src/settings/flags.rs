@@ -19,10 +19,11 @@ pub enum SetBy {
 const FLAGS: [(SetBy, &str); 3] = [
     (
         Typing,
-        "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as \
-         attempt cd deny digest dry-run failed fork.usd from-snapshot hand-over header header-env help help-all hide id key \
-         dir kill-at loop ls.name ls.tag net no-limit older-than open pid reason repair rerun result resume.all resume.stay reuse-answers rm.tag set-active \
-         set-calls set-loops set-restarts set-tokens set-usd set-wall state-file url withdraw",
+        "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as at \
+         attempt cd deny digest dir dry-run failed force fork.usd from-snapshot hand-over header header-env help \
+         help-all hide id into key kill-at loop ls.name ls.tag net no-limit older-than open pid reason repair \
+         rerun result resume.all resume.files resume.stay reuse-answers rm.tag set-active set-calls set-loops \
+         set-restarts set-tokens set-usd set-wall state-file to until-eof url withdraw",
     ),
     (
         Owner,
