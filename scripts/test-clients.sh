@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks with programs of others: CLI agents as they are published, every method of npm's clients, MCP's
-# conformance suite, Python's frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that
+# Checks with programs of others: CLI agents as they are published, every method of npm's clients, the npm package in Node, Bun
+# and Deno, MCP's conformance suite, Python's frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that
 # cannot be installed fails the tests that need it.
 #
 # Ends with the line `N passed, N failed`. OUTLAST_BIN and PYTHON name the programs.
@@ -22,16 +22,30 @@ agents() {
     fi
 }
 
-# Node's own runner counts in a shape of its own.
-page() {
-    local code=0 out
+# Node's own runner counts in a shape of its own. `$1` is what is tested, the rest are its files.
+node_tests() {
+    local code=0 out what=$1
     out=$(mktemp)
-    OUTLAST_TEST_MODULES=$(scripts/page-modules.sh "${CARGO_TARGET_DIR:-target}/page") \
-        node --test --test-concurrency=1 --test-reporter=spec tests/page/ >"$out" 2>&1 || code=$?
+    node --test --test-concurrency=1 --test-reporter=spec "${@:2}" >"$out" 2>&1 || code=$?
     cat "$out"
-    awk '/^ℹ pass /{ good = $3 } /^ℹ fail /{ bad = $3 } END { printf "%d passed, %d failed in the page\n", good, bad }' "$out"
+    awk -v what="$what" '/^ℹ pass /{ good = $3 } /^ℹ fail /{ bad = $3 } END { printf "%d passed, %d failed in %s\n", good, bad, what }' "$out"
     rm -f "$out"
     return "$code"
+}
+
+page() {
+    OUTLAST_TEST_MODULES=$(scripts/page-modules.sh "${CARGO_TARGET_DIR:-target}/page") node_tests "the page" tests/page/
+}
+
+OUTLAST_TEST_TYPESCRIPT=$(scripts/typescript.sh "${CARGO_TARGET_DIR:-target}/typescript")
+export OUTLAST_TEST_TYPESCRIPT
+
+types() {
+    (cd "$OUTLAST_TEST_TYPESCRIPT/node_modules/outlast" && ../.bin/tsc -p .)
+}
+
+npm_package() {
+    node_tests "the npm package" typescript/test/*.test.js "$OUTLAST_TEST_TYPESCRIPT"/node_modules/outlast/test/frameworks/*.test.js
 }
 
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
@@ -47,6 +61,8 @@ rules() {
 check "the build, with lints" lints
 check "rules for alerts" rules
 tests "CLI agents" agents
+check "types of the npm package" types
+tests "the npm package" npm_package
 tests "npm's clients, and the conformance of MCP" "$PYTHON" -m pytest -q -m clients tests/python
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then
     echo "the private PostgreSQL did not start" >&2
