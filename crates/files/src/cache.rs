@@ -4,7 +4,7 @@ use std::{collections::HashMap, fs, io, os::unix::fs::OpenOptionsExt as _, path:
 
 use rustix::fs::Stat;
 
-use crate::id::Id;
+use crate::{id::Id, tree::Snapshot};
 
 /// Facts of a file that change with its content. The time of the last change cannot be set by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ impl Looks {
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(crate) files: HashMap<Vec<u8>, (Looks, Box<[Id]>)>,
+    /// That snapshot. It is not written with the rest.
+    pub(crate) last: Option<(Id, Snapshot)>,
 }
 
 const HEAD: &[u8; 8] = b"OLCACHE1";

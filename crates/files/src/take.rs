@@ -48,7 +48,7 @@ pub struct Taken {
 /// Takes a snapshot of `root`. When it returns, the snapshot is on the disk.
 ///
 /// Nothing in the tree is changed, no symbolic link is followed, and no file of special kind is opened. A file that looks
-/// as in `cache` is not read; `cache` becomes that of this snapshot. Errors: `OverLimit`, `Io`; nothing is kept then.
+/// as in `cache` is not read; `cache` becomes that of this snapshot. If nothing has changed since the cache's, it is that one. Errors: `OverLimit`, `Io`; nothing is kept then.
 pub fn take(objects: &mut Objects, root: &Path, rules: &Rules, cache: &mut Cache) -> Result<Taken, Error> {
     let _shared = objects.share()?;
     let fd = beneath::root(root).about(|| root.display().to_string())?;
@@ -70,16 +70,24 @@ pub fn take(objects: &mut Objects, root: &Path, rules: &Rules, cache: &mut Cache
         passed: BTreeMap::new(),
     };
     let tree = walk.directory(&fd, (stat.st_dev, stat.st_ino), 0);
-    let Walk { mut adding, new, files, bytes, unsteady, passed, began_us, .. } = walk;
+    let Walk { mut adding, mut new, files, bytes, unsteady, passed, began_us, .. } = walk;
     let taken = tree.and_then(|tree| {
         let root = root.to_string_lossy().into_owned();
         let snapshot = Snapshot { root, tree, taken_at: began_us, repository, files, bytes, unsteady };
+        let is_same = |last: &Snapshot| *last == Snapshot { taken_at: last.taken_at, ..snapshot.clone() };
+        if let Some((id, last)) = cache.last.as_ref().filter(|(_, last)| is_same(last))
+            && adding.objects.contains(id)
+        {
+            // Nothing is written where nothing was changed.
+            return Ok(Taken { id: *id, snapshot: last.clone(), passed });
+        }
         let text = serde_json::to_vec(&snapshot).map_err(io::Error::from).about(|| "snapshot".into())?;
         Ok(Taken { id: adding.put(&text)?, snapshot, passed })
     });
     match taken {
         Ok(taken) => {
             adding.finish()?;
+            new.last = Some((taken.id, taken.snapshot.clone()));
             *cache = new;
             Ok(taken)
         }

@@ -48,6 +48,11 @@ impl Name {
     pub fn own(name: &str) -> Name {
         Name(format!("{OURS}{name}"))
     }
+
+    /// Returns the name of the checkpoints that hold snapshots of the run's files.
+    pub fn files() -> Name {
+        Name::own("files")
+    }
 }
 
 impl Deref for Name {
@@ -94,6 +99,10 @@ impl Checkpoint {
         let about = serde_json::to_vec(&used).unwrap_or_default();
         let name = Some(self.name.to_string());
         let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;
+        if self.name == Name::files() {
+            // For the crash-loop rule, files that an agent leaves as it dies are no progress.
+            l.run_mut(self.actor.run)?.closed -= 1;
+        }
         for (role, payload) in [(Role::Value, self.value.clone()), (Role::About, Payload::encode(&about))] {
             l.keep_payload(self.actor.run, seq, role, payload);
         }

@@ -10,7 +10,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{actor::Actor, checkpoint::Checkpoint},
+    engine::{
+        actor::Actor,
+        checkpoint::{Checkpoint, Name},
+    },
     journal::payload::Payload,
     store::{Ask as _, Durability, Store},
     words::id::{Seq, Slot},
@@ -19,7 +22,7 @@ use outlast_files::{Error, Id, Passed, diff};
 use outlast_server::door::Seen;
 use tokio::sync::oneshot;
 
-use super::{Asked, Files, Kept, Moment, history::History, key};
+use super::{Asked, Files, Kept, Moment, history::History};
 use crate::{
     program::{error::FilesError, say::say},
     render::amount::some,
@@ -209,7 +212,7 @@ impl Taking {
         let late = call.is_some_and(|seq| self.answered.load(Ordering::Relaxed) >= seq.0);
         let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), changed, late };
         let value = Payload::encode(&serde_json::to_vec(&kept).unwrap_or_default());
-        let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name: key(), value };
+        let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name: Name::files(), value };
         self.store.run_verb(checkpoint, Durability::Synced)?;
         self.last = Some((snapshot, tree));
         Ok(())

@@ -67,14 +67,9 @@ pub struct Kept {
     pub late: bool,
 }
 
-/// Returns the name of the checkpoints that hold snapshots.
-fn key() -> Name {
-    Name::own("files")
-}
-
 /// Returns whether an entry holds a snapshot of files.
 pub fn is_snapshot(entry: &Entry) -> bool {
-    entry.kind == Kind::Checkpoint && entry.key.as_deref() == Some(&*key())
+    entry.kind == Kind::Checkpoint && entry.key.as_deref() == Some(&*Name::files())
 }
 
 /// Returns what files are kept with a run, and its command; `None` if none are.
@@ -97,6 +92,8 @@ pub struct Files {
     pub root: PathBuf,
     rules: Rules,
     cache: Cache,
+    /// Snapshot whose cache is in the file.
+    saved_cache: Option<Id>,
     /// File of the cache, beside the packs.
     cache_file: PathBuf,
     /// File with the snapshots that restorations by hand have kept.
@@ -135,14 +132,17 @@ impl Files {
         let cache_file = directory.join(format!("{}.cache", Id::of(which.as_bytes())));
         let saved_file = directory.join(saved(run));
         outlast_files::recover(&mut objects, &root)?;
-        Ok(Files { objects, cache: Cache::load(&cache_file), root, rules, cache_file, saved_file })
+        let cache = Cache::load(&cache_file);
+        Ok(Files { objects, root, rules, cache, saved_cache: None, cache_file, saved_file })
     }
 
     /// Takes a snapshot. Durable when it returns.
     pub fn take(&mut self) -> Result<outlast_files::Taken, FilesError> {
         let taken = outlast_files::take(&mut self.objects, &self.root, &self.rules, &mut self.cache)?;
-        // Without it, the next process reads all files again.
-        let _ = self.cache.save(&self.cache_file);
+        if self.saved_cache.replace(taken.id) != Some(taken.id) {
+            // Without it, the next process reads all files again.
+            let _ = self.cache.save(&self.cache_file);
+        }
         Ok(taken)
     }
 

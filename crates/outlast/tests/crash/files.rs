@@ -159,3 +159,11 @@ fn files_are_refused_where_they_cannot_be_kept() {
     bed.run(shell(&bed, &["--run", "r"], "true")).code(0);
     bed.does(&["undo", "r"]).code(1).tells(&["no files are kept with run r", "outlast run --files"]);
 }
+
+#[test]
+fn files_that_an_agent_leaves_as_it_dies_are_no_progress() {
+    let bed = Bed::without_mock();
+    let done = bed.run(shell(&bed, &["--run", "r", "--files"], "echo x >> lives; exit 3")).code(78);
+    assert!(done.text.contains("crash loop"), "{}", done.text);
+    assert_eq!(bed.text("work/lives").lines().count(), 5);
+}
