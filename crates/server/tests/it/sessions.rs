@@ -30,12 +30,20 @@ struct Program<'a> {
     lines: Opened,
 }
 
+/// A request for a session, by a program with a name.
+fn asking(mut wanted: Value) -> Ask {
+    if wanted["program"].is_null() {
+        wanted["program"] = json!("a test");
+    }
+    Ask::new("POST", "/v1/sessions").bytes(wanted.to_string())
+}
+
 async fn refused(server: &Server, token: &str, wanted: Value) -> Answer {
-    Ask::new("POST", "/v1/sessions").token(token).bytes(wanted.to_string()).to(server).await
+    asking(wanted).token(token).to(server).await
 }
 
 async fn begin<'a>(server: &'a Server, token: &str, wanted: Value) -> Program<'a> {
-    let ask = Ask::new("POST", "/v1/sessions").token(token).bytes(wanted.to_string());
+    let ask = asking(wanted).token(token);
     let mut lines = ask.open(server.addr).await;
     lines.read_until("\n").await;
     let first = serde_json::from_slice(lines.so_far().split(|b| *b == b'\n').next().unwrap()).unwrap();
@@ -208,17 +216,17 @@ async fn who_has_no_credential_works_in_runs_that_only_servers_have_served() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;
     server.driven("driven", Limits::default(), Policy::default()).await;
-    let ask = |wanted: Value| Ask::new("POST", "/v1/sessions").bytes(wanted.to_string());
     let most = json!({ "run": "r", "limits": { "cost_nano_usd": i64::MAX } });
-    let mut first = ask(most).open(server.addr).await;
+    let mut first = asking(most).open(server.addr).await;
     first.read_until("\n").await;
     let usual = rig.config().default_limits[Unit::CostNanoUsd];
     assert_eq!(server.envelope("r").limits[Unit::CostNanoUsd], usual);
     drop(first);
-    let mut second = ask(json!({ "run": "r" })).open(server.addr).await;
+    let mut second = asking(json!({ "run": "r" })).open(server.addr).await;
     second.read_until("\n").await;
-    let held = ask(json!({ "run": "driven", "takeover": true })).to(&server).await;
-    assert!(["others_run", "run_held"].contains(&held.code().as_str()), "{}", held.text());
+    let held = asking(json!({ "run": "driven", "takeover": true })).to(&server).await;
+    assert_eq!(held.code(), "others_run", "{}", held.text());
+    assert_eq!(server.status("driven"), Status::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,6 +274,8 @@ async fn what_is_no_deed_is_refused() {
         assert_eq!(program.tries(bad.clone()).await.code(), "bad_request", "{bad}");
     }
     assert_eq!(refused(&server, API, json!({ "run": "r/../s" })).await.code(), "bad_request");
+    let nameless = Ask::new("POST", "/v1/sessions").token(API).to(&server).await;
+    assert_eq!(nameless.code(), "bad_request");
     assert_eq!(refused(&server, "wrong", json!({ "run": "r" })).await.status, 401);
     let closing = json!({ "record": { "seq": 99, "value": 1 } });
     assert_eq!(program.tries(closing).await.code(), "unknown_entry");

@@ -54,27 +54,31 @@ const OVER: &str = " over outlast serve";
 const NAME: usize = 80;
 
 /// Body of a request that opens a session.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
+    /// Name of the program for people, with its process id.
+    program: String,
     /// Id of the run; `None`: the run of the caller's token, else a new one.
     run: Option<String>,
     /// Limits by unit. None: the usual dollars, or those of the run above.
+    #[serde(default)]
     limits: BTreeMap<String, i64>,
     /// Whether other limits than the run has are set.
+    #[serde(default)]
     amend: bool,
     name: Option<String>,
+    #[serde(default)]
     tags: BTreeMap<String, String>,
     /// Name of the batch job that the run is.
     job: Option<String>,
     /// Id of the run whose budget a new run spends too.
     parent: Option<String>,
     /// Whether the run is taken from a process that lives.
+    #[serde(default)]
     takeover: bool,
     /// Point of `run` from which a fork of it is opened.
     from: Option<ForkPoint>,
-    /// Name of the program for people, with its process id.
-    program: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -200,7 +204,8 @@ fn may_enter(host: &Host, caller: &Caller, view: &RunView) -> Result<(), Error> 
     if caller.must_be_a_person().is_ok() || (view.spec.command.is_none() && was_over_servers(host, view)?) {
         return Ok(());
     }
-    Ok(seat::may(Act::Enter, host.store.as_ref(), view)??)
+    // As for an end: a run that another process has would be taken from it.
+    Ok(seat::may(Act::End, host.store.as_ref(), view)??)
 }
 
 /// Returns whether every attempt of the run was a session, or a header's.
@@ -317,7 +322,7 @@ fn work(
     view: &RunView,
     wanted: &Wanted,
 ) -> Result<Option<(Work, Taken)>, Error> {
-    let program: String = wanted.program.as_deref().unwrap_or("a program").chars().take(NAME).collect();
+    let program: String = wanted.program.chars().take(NAME).collect();
     let node = host.node.beside(format!("{program}{OVER}"))?;
     let taken = match own.filter(|claims| claims.run == view.run.no) {
         Some(claims) => adopt(&node, view, claims),
