@@ -38,6 +38,7 @@ use crate::{
         seat::{self, Act},
     },
     state,
+    wire::who::{CALLER, Shown},
 };
 
 /// What a client may not spend unless it says so: dollars of a run without a budget.
@@ -242,6 +243,15 @@ fn create(
     wanted: &Wanted,
 ) -> Result<(RunView, bool), Error> {
     let store = host.store.as_ref();
+    let mut tags = wanted.tags.clone();
+    if tags.contains_key(CALLER) {
+        return Err(Error::bad(format!(
+            "{CALLER:?} is the name of the API token, and no tag of a request's own"
+        )));
+    }
+    if let Caller::Api(Shown::ApiToken(Some(name))) = caller {
+        tags.insert(CALLER.into(), name.clone());
+    }
     let parent = match (&wanted.parent, own) {
         (Some(parent), _) => {
             let parent = named(store, &RunId::new(parent).map_err(|e| Error::bad(e.to_string()))?)?;
@@ -265,7 +275,7 @@ fn create(
         policy: host.config.default_policy,
         spec: Spec {
             name: wanted.name.clone(),
-            tags: wanted.tags.clone(),
+            tags,
             job: wanted.job.clone(),
             limits: Some(limits),
             masks: host.config.masks.clone(),
