@@ -13,7 +13,7 @@ export class Session {
    * @returns {Promise<Session>}
    */
   static async open(server, wanted) {
-    const response = await server.send('POST', '/v1/sessions', JSON.stringify(wanted));
+    const response = await server.send('POST', '/v1/run_sessions', JSON.stringify(wanted));
     const session = new Session(server, response);
     await session._first;
     return session;
@@ -82,7 +82,7 @@ export class Session {
   async does(deed, about, values = {}) {
     const members = Object.entries(about).filter(([, v]) => v !== undefined).map(([k, v]) => `${JSON.stringify(k)}:${JSON.stringify(v)}`);
     const texts = Object.entries(values).map(([k, text]) => `${JSON.stringify(k)}:${text}`);
-    return this.server.ask('POST', `/v1/sessions/${this.told.session}`, `{${JSON.stringify(deed)}:{${[...members, ...texts].join(',')}}}`);
+    return this.server.ask('POST', `/v1/run_sessions/${this.told.session}`, `{${JSON.stringify(deed)}:{${[...members, ...texts].join(',')}}}`);
   }
 
   /**

@@ -24,6 +24,7 @@ use crate::{
         amount::{some, usd},
         look::{self, Page, Paint},
         next::next,
+        short::called,
         table::{Side, Table},
         time,
     },
@@ -230,7 +231,8 @@ impl JobReport {
             false => self.print_causes(page)?,
         }
         let retry = (c.failed + c.dead > 0).then(|| format!("outlast retry {} --failed", run.id));
-        let raise = if run.halt.is_some() { next(&self.view).commands } else { Vec::new() };
+        let raise =
+            if run.halt.is_some() { next(&self.view, &called(&self.view)).commands } else { Vec::new() };
         for command in raise.into_iter().chain(retry) {
             page.line(&format!("  → {command}"))?;
         }

@@ -36,7 +36,7 @@ pub fn ls(store: &dyn Store, here: &Path, args: &LsArgs, page: &mut Page) -> Res
     let directory = args.dir.as_ref().map(|dir| {
         let dir = here.join(dir);
         // As a run's own directory is kept, without links and dots; on a server's machine it may be none of here.
-        fs::canonicalize(&dir).unwrap_or(dir).to_string_lossy().into_owned()
+        fs::canonicalize(&dir).unwrap_or_else(|_| dir.components().collect()).to_string_lossy().into_owned()
     });
     let wanted = RunSearch {
         name: args.name.clone(),

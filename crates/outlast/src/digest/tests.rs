@@ -85,7 +85,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     assert_eq!(
         lines[1..4],
         [
-            "0 calls, 0 usd billed",
+            "0 calls, 0.00 usd billed",
             "1 death",
             "anthropic fails with 529 at 08:13:20, for 30 min; 1 run waited",
         ],

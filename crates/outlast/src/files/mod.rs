@@ -234,3 +234,17 @@ fn inside(path: &str) -> Vec<u8> {
     let path = Path::new(path);
     path.components().collect::<PathBuf>().as_os_str().as_encoded_bytes().to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_keeps_no_files() {
+        let place = StoreAddress::Postgres("postgres://nobody@127.0.0.1:1/none".into());
+        let refused = directory(&place).unwrap_err();
+        assert!(refused.to_string().contains("is a database"), "{refused}");
+        let beside = directory(&StoreAddress::File("/s/runs.db".into())).unwrap();
+        assert_eq!(beside, Path::new("/s/runs.db.files"));
+    }
+}

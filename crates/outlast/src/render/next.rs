@@ -124,6 +124,11 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view, word)),
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
+        Status::Completed if run.job.as_ref().is_some_and(|job| job.counts.failed > 0) => told(
+            "start its script",
+            "all of its items ended, some failed: start its script again, and those run again",
+            Vec::new(),
+        ),
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
         }

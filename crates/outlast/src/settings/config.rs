@@ -311,7 +311,7 @@ impl File {
                 {
                     file.is_own(&key)?;
                 }
-                (None, toml::Value::Table(_)) if key == masks::TABLE => {}
+                (_, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (None, toml::Value::Table(tables)) if key == policies::TABLE => {
                     policies::read(&tables).map_err(|(name, why)| Error::BadValue {
                         origin: Origin::File { path: file.file.path.clone(), key: format!("{key}.{name}") },

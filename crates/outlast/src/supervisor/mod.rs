@@ -396,7 +396,7 @@ fn say_what_is_missing(view: &RunView, context: &Context) {
         let which = missing.join(", ");
         let count = some(missing.len() as i64, "variable");
         say(&format!(
-            "{count} that the run began with {} missing here: {which} (`outlast run --env NAME` or --env-file keeps them)",
+            "{count} that the run began with {} missing here: {which} (`outlast run --env NAME -- CMD`, or --env-file, keeps them)",
             if missing.len() == 1 { "is" } else { "are" }
         ));
     }

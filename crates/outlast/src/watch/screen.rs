@@ -416,7 +416,7 @@ mod tests {
         store.run_verb(AwaitProvider { run, outage }, Durability::Synced).unwrap();
         let seen = Look::at(&store, Panel::Run(run)).unwrap();
         let told = drawn(&desk(Panel::Run(run)), &seen, 100, 24);
-        assert!(told.contains(" 0 usd   0 calls") && !told.contains("usd usd"), "{told}");
+        assert!(told.contains(" 0.00 usd   0 calls") && !told.contains("usd usd"), "{told}");
         assert!(
             told.contains("waits for its provider since 22:13:20, for 0 s  anthropic fails with 529"),
             "{told}"

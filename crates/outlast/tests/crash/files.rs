@@ -152,10 +152,8 @@ fn a_deleted_run_frees_its_files_and_leaves_those_of_others() {
 }
 
 #[test]
-fn files_are_refused_where_they_cannot_be_kept() {
+fn a_run_without_files_has_nothing_to_undo() {
     let bed = Bed::without_mock();
-    let store = "postgres://nobody@127.0.0.1:1/none";
-    bed.does(&["--store", store, "run", "--files", "--", "true"]).code(2).tells(&["is a database"]);
     bed.run(shell(&bed, &["--run", "r"], "true")).code(0);
     bed.does(&["undo", "r"]).code(1).tells(&["no files are kept with run r", "outlast run --files"]);
 }

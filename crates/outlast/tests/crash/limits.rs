@@ -19,9 +19,8 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
         let typed = || Calls::new(5).under(&bed, &[["--name", "n"], limit].concat());
         let run = bed.run(typed()).code(75);
         let id = bed.json(&["ls"])["runs"][0]["run"].as_str().unwrap().to_owned();
-        let budget = format!("`outlast budget {id} {} ", room[0]);
-        let way_on =
-            [code, "would exceed the run's budget: needs", &budget, &format!("`outlast resume {id}`")];
+        let budget = format!("`outlast budget n {} ", room[0]);
+        let way_on = [code, "would exceed the run's budget: needs", &budget, "`outlast resume n`"];
         let run = run.tells(&way_on).tells(&[&format!("halted ({code})")]);
         assert_eq!(run.text.matches(&format!("hint: raise it with {budget}")).count(), 1, "{}", run.text);
         let paid = bed.paid();
@@ -31,7 +30,7 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
         bed.does(&["resume", "n"]).code(75).tells(&way_on);
         bed.run(Calls::new(5).under(&bed, &["--run", &id])).code(75).tells(&way_on);
         bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
-        let way = format!("outlast resume {id} {}", room[0]);
+        let way = format!("outlast resume n {}", room[0]);
         let shown = bed.does(&["show", &id, "-v"]).code(0).tells(&["halted", &way]);
         assert_eq!(shown.text.matches(&way).count(), 1, "once is enough: {}", shown.text);
         assert_eq!((bed.status(&id).as_str(), bed.paid()), ("halted", paid), "{code}");

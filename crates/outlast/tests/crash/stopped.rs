@@ -181,7 +181,7 @@ fn run_of_a_container_that_was_killed_is_taken_up_when_its_lease_is_over() {
         bed.write("go", "");
         let id = bed.json(&["ls"])["runs"][0]["run"].as_str().unwrap().to_owned();
         let again = if how == "resumed" { bed.outlast(&["resume", &id]) } else { typed() };
-        bed.run(again).code(0).tells(&["resuming", &id]);
+        bed.run(again).code(0).tells(&["resuming", &id["run_".len()..][..18]]);
         assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 1);
     });
 }

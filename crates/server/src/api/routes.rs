@@ -149,11 +149,11 @@ pub static APPROVALS: Face = Face {
 
 pub static SESSIONS: Face = Face {
     routes: routes! {
-        POST "/v1/sessions" OwnRun [] session::open;
-        POST "/v1/sessions/{session}" OwnRun [] session::act;
+        POST "/v1/run_sessions" OwnRun [] session::open;
+        POST "/v1/run_sessions/{session}" OwnRun [] session::act;
     },
     shape: Shape::Ours,
-    roots: &["/v1/sessions"],
+    roots: &["/v1/run_sessions"],
     who: Who::OwnRun,
     is_lenient: false,
     // What a session has open is recorded to the end.

@@ -1,7 +1,10 @@
 //! Sessions: a program without the engine works in a run through the server, under the rules of any process.
 
+use std::sync::Arc;
+
 use outlast_core::{
     envelope::unit::{Limits, Unit},
+    reads::forked::Forked,
     run::{Policy, status::Status},
 };
 use outlast_mock as mock;
@@ -16,7 +19,8 @@ use crate::{
 const API: &str = "the-api-token";
 
 async fn served() -> (Rig, Server) {
-    let rig = Rig::in_memory(mock::Options::default()).await;
+    // As the program opens a store.
+    let (rig, _) = Rig::on(|memory| Arc::new(Forked::new(memory))).await;
     let access = Access { api_token: Some(API.into()), ..rig.config().access };
     let server = rig.serve_with(Config { access, ..rig.config() }).await;
     (rig, server)
@@ -35,7 +39,7 @@ fn asking(mut wanted: Value) -> Ask {
     if wanted["program"].is_null() {
         wanted["program"] = json!("a test");
     }
-    Ask::new("POST", "/v1/sessions").bytes(wanted.to_string())
+    Ask::new("POST", "/v1/run_sessions").bytes(wanted.to_string())
 }
 
 async fn refused(server: &Server, token: &str, wanted: Value) -> Answer {
@@ -52,7 +56,7 @@ async fn begin<'a>(server: &'a Server, token: &str, wanted: Value) -> Program<'a
 
 impl Program<'_> {
     async fn tries(&self, deed: Value) -> Answer {
-        let target = format!("/v1/sessions/{}", self.first["session"].as_str().unwrap());
+        let target = format!("/v1/run_sessions/{}", self.first["session"].as_str().unwrap());
         Ask::new("POST", &target).token(&self.token).bytes(deed.to_string()).to(self.server).await
     }
 
@@ -93,7 +97,7 @@ async fn a_step_that_a_dead_client_recorded_is_given_to_the_next_and_one_that_it
         json!({ "seq": 1, "key": "a", "state": "done", "value": { "value": 1.50 } })
     );
     // Whoever has the old session is told that it is over.
-    let target = format!("/v1/sessions/{left}");
+    let target = format!("/v1/run_sessions/{left}");
     let late = json!({ "record": { "seq": b["seq"], "value": 2 } }).to_string();
     assert_eq!(Ask::new("POST", &target).token(API).bytes(late).to(&server).await.code(), "unknown_session");
     second.records(&again["seq"], json!(2)).await;
@@ -220,7 +224,7 @@ async fn who_has_no_credential_works_in_runs_that_only_servers_have_served() {
     let mut first = asking(most).open(server.addr).await;
     first.read_until("\n").await;
     let usual = rig.config().default_limits[Unit::CostNanoUsd];
-    assert_eq!(server.envelope("r").limits[Unit::CostNanoUsd], usual);
+    assert_eq!(server.envelope("r").limits[Unit::CostNanoUsd], usual.or(Some(i64::MAX)));
     drop(first);
     let mut second = asking(json!({ "run": "r" })).open(server.addr).await;
     second.read_until("\n").await;
@@ -274,7 +278,7 @@ async fn what_is_no_deed_is_refused() {
         assert_eq!(program.tries(bad.clone()).await.code(), "bad_request", "{bad}");
     }
     assert_eq!(refused(&server, API, json!({ "run": "r/../s" })).await.code(), "bad_request");
-    let nameless = Ask::new("POST", "/v1/sessions").token(API).to(&server).await;
+    let nameless = Ask::new("POST", "/v1/run_sessions").token(API).to(&server).await;
     assert_eq!(nameless.code(), "bad_request");
     assert_eq!(refused(&server, "wrong", json!({ "run": "r" })).await.status, 401);
     let closing = json!({ "record": { "seq": 99, "value": 1 } });

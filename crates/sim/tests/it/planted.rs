@@ -25,8 +25,8 @@ planted! {
     fn a_replay_across_scopes_is_found: ScopeIgnored within 400, "4: entry";
     fn an_admission_decided_outside_its_transaction_is_found: StaleAdmission within 400, "its entries add up to";
     fn an_answer_that_a_client_keeps_after_it_left_is_found: LeftUnnoticed within 400, "4: entry";
-    fn a_taker_that_no_other_server_is_told_of_is_found: TakerUntold within 400, "is not free";
-    fn an_answer_lost_by_a_server_that_goes_on_as_another_instance_is_found: Disinherited within 5000, "is not free";
+    fn a_taker_that_no_other_server_is_told_of_is_found: TakerUntold within 400, "got one answer";
+    fn an_answer_lost_by_a_server_that_goes_on_as_another_instance_is_found: Disinherited within 5000, "got one answer";
     fn an_answer_given_back_that_no_other_server_is_told_of_is_found: GiveBackUntold within 400, "4: entry";
     fn a_delivery_mark_that_is_forgotten_is_found: MarkForgotten within 400, "4: entry";
     fn a_request_decided_before_the_mark_of_its_twin_is_found: MarkIgnored within 400, "4: entry";

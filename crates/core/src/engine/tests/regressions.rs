@@ -40,6 +40,7 @@ fn an_ended_attempts_delivery_does_not_hide_its_successors() {
     let seq = b.go(first, Request::of(0, 10));
     let second = b.claim(run, instance).unwrap().unwrap();
     b.settle(first, seq, Close::Done(bill(5))).unwrap();
+    assert!(matches!(b.admit(second, Request::of(0, 10), &[]), Ok(Admission::Replay { .. })));
     b.delivered(run, seq, second.attempt);
     b.delivered(run, seq, first.attempt);
     assert_eq!(b.entry(run, seq).delivered_to, Some(second.attempt));
@@ -310,7 +311,8 @@ fn the_call_that_a_new_one_replaced_stays_named_after_a_later_life() {
     // Each life goes on a call further before it asks something new.
     for taken in 1..3 {
         let life = b.claim(run, instance).unwrap().unwrap();
-        for seq in &recorded[..taken] {
+        for (prompt, seq) in (0..).zip(&recorded[..taken]) {
+            b.admit(life, Request::of(prompt, 10), &[]).unwrap();
             b.replayed(run, *seq, life.attempt);
         }
         let new = b.go(life, Request::of(10 + taken as u8, 10));
