@@ -147,16 +147,16 @@ def free_port() -> str:
             return str(port)
 
 
-def sources(pattern: str) -> str:
-    return "\n".join(path.read_text() for path in sorted((ROOT / "crates").glob(pattern)))
+def sources(pattern: str, below: str = "crates") -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / below).glob(pattern)))
 
 
-def check_names(document: Path, rust: str) -> list[str]:
+def check_names(document: Path, code: str) -> list[str]:
     """Tests (`a_b_c_d`, three underscores or more) and files (`crates/…`, links) that are not there."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
     faults = []
     for name in set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", text)):
-        if f"fn {name}" not in rust and f'"{name}"' not in rust:
+        if not any(text in code for text in (f"fn {name}", f"def {name}(", f'"{name}"')):
             faults.append(f"there is no test or code {name}")
     paths = re.findall(r"`((?:crates|scripts|examples|docs|benches)/[^`\s…*]*)`", text)
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
@@ -206,9 +206,9 @@ def main() -> int:
     parser.add_argument("--outlast", type=Path, default=ROOT / "target" / "debug" / "outlast", help="the program")
     parser.add_argument("documents", nargs="*", type=Path)
     args = parser.parse_args()
-    rust, broken, old = sources("**/*.rs"), 0, reference.stale(args.outlast.resolve())
+    code, broken, old = sources("**/*.rs") + sources("**/*.py", "tests"), 0, reference.stale(args.outlast.resolve())
     for document in args.documents or documents():
-        faults = check_names(document.resolve(), rust) + check_figures(document) + check_commands(args.outlast.resolve(), document)
+        faults = check_names(document.resolve(), code) + check_figures(document) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
             faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/**/*.py"))
         if document.name == "settings.md":
