@@ -5,14 +5,14 @@
 
 With `--profile demo` the same is compiled quickly and without optimisation: to try the packing, never to hand out.
 
-- a wheel (abi3, manylinux2014; the `outlast` command is in it) and an sdist, by maturin
+- a wheel (abi3, manylinux_2_28; the `outlast` command is in it) and an sdist, by maturin
 - a tarball to be unpacked below a prefix: the stripped binary, completions, man pages, the schema of `outlast.toml`
 - a .deb with the same and the systemd unit
 - npm tarballs: the package in typescript/, and the one of this platform with the binary
 - an OCI image as an archive: the binary on the C library of this Debian, made without a daemon
 - a CycloneDX SBOM of each, the licences of all dependencies, and SHA256SUMS
 
-zig stands in for the C compiler and the linker, so that the binary runs from glibc 2.17 on (2014), whatever is installed
+zig stands in for the C compiler and the linker, so that the binary runs from glibc 2.28 on (2018; `pwritev2`, by which the store writes its log, is of 2.26), whatever is installed
 here. Times are the commit's, and no path of this machine is in a file, so that two builds of one commit can be compared.
 """
 
@@ -40,7 +40,7 @@ SCHEMA = ROOT / "docs" / "reference" / "outlast.schema.json"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 # The tools of requirements-dist.txt stand beside this interpreter.
 TOOLS = Path(sys.executable).parent
-GLIBC = "2.17"
+GLIBC = "2.28"
 MACHINE = platform.machine()
 # The machine's name in the words of Debian, npm and OCI.
 WORDS = {"x86_64": ("amd64", "x64", "amd64"), "aarch64": ("arm64", "arm64", "arm64")}
@@ -108,7 +108,7 @@ class Build:
     def compile(self) -> Path:
         """Compiles the extension into a wheel, then the binary out of the same crates; the binary."""
         how = ["--profile", self.profile, "--locked", "--target", self.target]
-        self.tool("maturin", "build", *how, "--compatibility", "manylinux2014", "--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work)
+        self.tool("maturin", "build", *how, "--compatibility", "manylinux_2_28", "--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work)
         self.tool("maturin", "sdist", "--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work)
         self.tool("cargo", "build", *how, "--package", "outlast")
         binary = self.work / "outlast"
