@@ -118,7 +118,7 @@ class Place:
         self.run("mkdir -p /opt/bin && ln -s /usr/bin/python3 /opt/bin/python && touch /before")
 
     def run(self, script: str) -> str:
-        """What the script prints. Its network is its own, so that its ports are, too, and nothing is fetched; what it leaves
+        """Runs the script in the place and returns its output. Its network is its own, so that its ports are, too, and nothing is fetched; what it leaves
         running ends with it."""
         own = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
         begin = f"mount -t proc proc {self.root}/proc; exec chroot {self.root} bash -c \"$SCRIPT\""

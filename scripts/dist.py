@@ -52,7 +52,7 @@ COMPLETIONS = {
 
 
 def run(*words: object, **options) -> str:
-    """What the command printed. Fails with it."""
+    """Runs a command and returns its output. Fails with it."""
     return subprocess.run([str(word) for word in words], check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
 

@@ -1,4 +1,4 @@
-"""What is in the files of `make dist`: a CycloneDX 1.6 document of each, and the licences of all dependencies.
+"""SBOMs of the files of `make dist`: a CycloneDX 1.6 document of each, and the licences of all dependencies.
 
 Made from what `cargo metadata` and Cargo.lock say, so that no further program is compiled for it: a crate's checksum is
 the one that Cargo held it to.

@@ -13,7 +13,7 @@ OPEN = {"type": ["string", "number"]}
 
 
 def flag_schema(name: str, value: str, default: str, about: str) -> dict:
-    """What a flag takes in the file, by its row of the table of settings."""
+    """Schema of a flag's value in the file, from its row in the table of settings."""
     value = value.replace(" \\| ", "|")
     if value == "true or false":
         one = {"type": "boolean"}
@@ -29,7 +29,7 @@ def flag_schema(name: str, value: str, default: str, about: str) -> dict:
 
 
 def cell_schema(value: str) -> dict:
-    """What a key of a table takes, by the words of settings.md."""
+    """Schema of a table's key, from the words of settings.md."""
     words = re.findall(r"`([a-z]+)`", value)
     if value.startswith(("a list of `{", "a list", "lists")):
         items = {"type": "object"} if "`{" in value else {"type": "string"}
@@ -46,7 +46,7 @@ def cell_schema(value: str) -> dict:
 
 
 def either(one: dict | None, other: dict) -> dict:
-    """What the one or the other takes. Alternatives of several commands stand side by side."""
+    """Schema that accepts both. Alternatives of several commands stand side by side."""
     if one is None or one == other:
         return other
     return {"anyOf": [*(one["anyOf"] if set(one) == {"anyOf"} else [one]), other]}

@@ -1,4 +1,4 @@
-//! What a file was like when it was read: a file that still looks the same is not read again.
+//! Cache of how each file looked when it was read: a file that still looks the same is not read again.
 
 use std::{collections::HashMap, fs, io, os::unix::fs::OpenOptionsExt as _, path::Path};
 

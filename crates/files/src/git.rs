@@ -1,4 +1,4 @@
-//! What is recorded of the repository that a directory belongs to. Nothing of it is changed.
+//! Facts that are recorded of the repository that a directory belongs to. Nothing of it is changed.
 
 use std::{
     fs,

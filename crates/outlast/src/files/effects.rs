@@ -1,4 +1,4 @@
-//! What files do not undo: the tool calls of a run that may have had effects elsewhere.
+//! Effects that a restoration of files does not undo: a run's tool calls that may have changed something elsewhere.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-"""What a function declares that it returns: a class that cannot be recorded is told before the first call is paid."""
+"""Declared return types: a class that cannot be recorded is refused before the first call is paid."""
 
 from __future__ import annotations
 

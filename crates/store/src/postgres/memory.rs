@@ -7,8 +7,8 @@
 //! done as others are. So nothing is committed on a memory that is stale, whoever changed the rows: another server, a
 //! sweep, a person.
 //!
-//! What is answered ahead of its commit has no such check, so it is answered from memory only while the memory is
-//! young: no older than an opening that waits for its commit.
+//! An opening that is answered ahead of its commit has no such check, so it is answered from memory only while the
+//! memory is young: no older than an opening that waits for its commit.
 //!
 //! Memory ends with its session. A server that lost commits may give the same version to another row, and it ends the
 //! sessions that it had.

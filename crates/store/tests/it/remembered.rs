@@ -1,4 +1,4 @@
-//! What a process remembers of the rows that it wrote, on PostgreSQL, while others write them too.
+//! Rows that a process remembers on PostgreSQL, while other processes write them too.
 
 use outlast_core::{
     engine::{run::process::DeclareDead, step::Step},
