@@ -125,6 +125,17 @@ def test_a_copy_of_a_checkpoint_is_meant(rt):
     assert [s.metadata["source"] for s in graph.get_state_history(config())].count("fork") == 2
 
 
+def test_a_threads_first_checkpoint_may_follow_one_that_is_elsewhere(rt):
+    saver = OutlastSaver(rt)
+    first = put(saver, parent="in-another-store", said=["tea"])
+    found = saver.get_tuple(config())
+    assert found.checkpoint["channel_values"] == {"said": ["tea"]} and id_of(found.parent_config) == "in-another-store"
+    saver.delete_thread("t")
+    for other in (saver, OutlastSaver(rt)):
+        with pytest.raises(outlast.Conflict):
+            put(other, id_of(first), said=["cake"])
+
+
 def test_an_older_checkpoint_is_replayed_with_the_subgraph_that_it_had(rt):
     """Bug: a replay raised `Conflict` in a subgraph that keeps its state. Cause: LangGraph finds the subgraph's checkpoint by
     what stood before the replayed one, and does not name it."""

@@ -237,7 +237,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         with self._lock:
             newest, seen = self._heads[thread, ns]
             is_meant = metadata.get("source") == "fork" or (thread, ns, parent) in self._named
-            follows = parent is None or parent == newest or id == newest or is_meant
+            # Where no checkpoint was ever stored nobody went on: the parent is in another store.
+            follows = parent is None or parent == newest or id == newest or is_meant or not seen
         following = _Following(thread, ns, id, max(newest or "", id), seen)
         if not follows:
             raise self._forked(following)
