@@ -4,9 +4,9 @@ use std::{
     fs::File,
     io::{self, Write},
     path::Path,
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::plan::Used;
@@ -58,6 +58,6 @@ impl Log {
     pub fn append(&self, line: &Line<'_>) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes)
+        self.file.lock().write_all(&bytes)
     }
 }

@@ -12,14 +12,11 @@
 //! | `key` | 401: the key is not valid |
 //! | `quota` | the account has no credit left, as each provider says it |
 
-use std::{
-    str::FromStr,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{str::FromStr, time::Duration};
 
 use http::StatusCode;
 use outlast_core::words::duration;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -118,7 +115,7 @@ impl Course {
     /// Returns the health now, and the time at which the phase ends; `None` if the phase ends after a number of calls,
     /// or is the last.
     pub fn health(&self) -> (Health, Option<Instant>) {
-        let mut now = self.lock();
+        let mut now = self.now.lock();
         loop {
             let Some(phase) = self.phases.get(now.phase) else { return (Health::Ok, None) };
             let next = match phase.lasts {
@@ -197,17 +194,13 @@ impl Course {
 
     /// Counts a request. Only the last request of a phase wakes the listener, which waits for the phase to end.
     fn count(&self) {
-        let mut now = self.lock();
+        let mut now = self.now.lock();
         now.calls += 1;
         let calls = now.calls;
         if self.phases.get(now.phase).is_some_and(|phase| phase.lasts == Lasts::Calls(calls)) {
             drop(now);
             self.moved.notify_waiters();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

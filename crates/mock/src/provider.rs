@@ -4,10 +4,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     fmt, io,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -16,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use outlast_core::words::digest::Digest;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -114,11 +112,11 @@ impl Provider {
     }
 
     pub fn paid(&self) -> u64 {
-        lock(&self.counts).paid
+        self.counts.lock().paid
     }
 
     pub fn received(&self) -> Vec<Received> {
-        self.received.as_ref().map_or_else(Vec::new, |received| lock(received).clone())
+        self.received.as_ref().map_or_else(Vec::new, |received| received.lock().clone())
     }
 
     /// Answers a request after the request's latency. Never returns if the request asked for silence.
@@ -163,7 +161,7 @@ impl Provider {
             return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
         }
         if let Route::Kept(id, about) = route {
-            let kept = &mut lock(&self.counts).kept;
+            let kept = &mut self.counts.lock().kept;
             let told = match about {
                 About::Response => kept.response(id)?,
                 About::InputItems => kept.input_items(id)?,
@@ -185,7 +183,7 @@ impl Provider {
         }
 
         let body = match dialect {
-            Dialect::Responses => lock(&self.counts).kept.expand(&body)?,
+            Dialect::Responses => self.counts.lock().kept.expand(&body)?,
             Dialect::Embeddings => embeddings::expand(&body)?,
             Dialect::Gemini => gemini::expand(head.uri.path(), head.uri.query().unwrap_or(""), &body)?,
             Dialect::OpenAi | Dialect::Anthropic => Cow::Borrowed(&*body),
@@ -213,23 +211,23 @@ impl Provider {
             return Err(Refusal::ByChance(status));
         }
         if let Some(bucket) = &self.bucket {
-            lock(bucket).take(Instant::now()).map_err(Refusal::RateLimit)?;
+            bucket.lock().take(Instant::now()).map_err(Refusal::RateLimit)?;
         }
-        if let Some(limit) = lock(&self.plan).refuses() {
+        if let Some(limit) = self.plan.lock().refuses() {
             return Err(Refusal::UsageLimit(limit));
         }
         let prompt = Prompt::read(dialect, &body)?;
-        let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prompt, self.began.elapsed());
+        let (n, occurrence, cached) = self.counts.lock().pay(request.digest, &prompt, self.began.elapsed());
         let answer =
             Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
-        let (told, used) = lock(&self.plan).count(answer.usage.input_total() + answer.usage.output);
+        let (told, used) = self.plan.lock().count(answer.usage.input_total() + answer.usage.output);
         self.record(&request, &answer, n, occurrence, credential, &used)?;
         self.course.paid();
         if let (Some(received), Some(place)) = (&self.received, place) {
-            lock(received)[place].paid = Some(n);
+            received.lock()[place].paid = Some(n);
         }
         if dialect == Dialect::Responses {
-            lock(&self.counts).kept.keep(&body, responses::response(&request, &answer));
+            self.counts.lock().kept.keep(&body, responses::response(&request, &answer));
         }
         let after = script.latency.unwrap_or(self.options.latency);
         let mut response = write(&request, &answer, script.fault, after / 20);
@@ -239,7 +237,7 @@ impl Provider {
 
     /// Keeps the request for a test, if requests are kept; returns its index, or `None`.
     fn keep(&self, head: &Parts, body: Option<&Bytes>) -> Option<usize> {
-        let mut received = lock(self.received.as_ref()?);
+        let mut received = self.received.as_ref()?.lock();
         received.push(Received {
             method: head.method.clone(),
             target: head.uri.to_string(),
@@ -252,7 +250,7 @@ impl Provider {
 
     fn still_refuses(&self, digest: Digest, times: Option<u64>) -> bool {
         let Some(times) = times else { return true };
-        let mut counts = lock(&self.counts);
+        let mut counts = self.counts.lock();
         let refused = counts.refusals.entry(digest).or_default();
         let refuses = *refused < times;
         *refused += u64::from(refuses);
@@ -343,10 +341,4 @@ async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
         Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge),
         Err(error) => Err(Refusal::bad(format!("the body broke off: {error}"))),
     }
-}
-
-/// Locks even if poisoned. Nothing panics while holding a lock here; if it did, counting on is better than
-/// hanging a test.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,7 @@
 //! Heartbeat of an instance that drives attempts: one renewal a second for all of them, and the orders that it learns by
 //! that.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
     engine::{
@@ -14,6 +11,7 @@ use outlast_core::{
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
 };
+use parking_lot::Mutex;
 
 use crate::node::{HEARTBEAT, Node};
 
@@ -47,18 +45,18 @@ impl Beat {
     /// Adds an open attempt to the heartbeat. `driven`: this process counts its active time, and no supervisor does.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
-        self.attempts().insert((run, attempt), Open { instance, active, pulse: None, lost: false });
+        self.open.lock().insert((run, attempt), Open { instance, active, pulse: None, lost: false });
     }
 
     /// Removes an attempt from the heartbeat. Returns its active time in milliseconds that was not posted yet.
     pub fn close(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> i64 {
         let now = node.clock().monotonic_ms();
-        let open = self.attempts().remove(&(run, attempt));
+        let open = self.open.lock().remove(&(run, attempt));
         open.and_then(|open| open.active).map_or(0, |mut active| active.take(now))
     }
 
     pub fn word(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> Word {
-        match self.attempts().get(&(run, attempt)) {
+        match self.open.lock().get(&(run, attempt)) {
             Some(open) if open.lost => Word::Lost,
             Some(Open { pulse: Some(pulse), .. }) if pulse.stop_requested => Word::Stop,
             _ if !node.may_open() => Word::Away,
@@ -85,7 +83,8 @@ impl Beat {
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self
-            .attempts()
+            .open
+            .lock()
             .iter_mut()
             .filter_map(|((run, attempt), open)| {
                 // A proxy in this process may have learnt of the verdict first, and registered a new instance.
@@ -96,7 +95,7 @@ impl Beat {
             .collect();
         match node.renew(active.clone()).await {
             Ok(pulses) => {
-                let mut attempts = self.attempts();
+                let mut attempts = self.open.lock();
                 for pulse in pulses {
                     for ((run, _), open) in attempts.iter_mut() {
                         if *run == pulse.run {
@@ -106,7 +105,7 @@ impl Beat {
                 }
             }
             Err(Error::Engine(engine::Error::InstanceDead)) => {
-                self.attempts().values_mut().for_each(|open| open.lost = true);
+                self.open.lock().values_mut().for_each(|open| open.lost = true);
             }
             // The next one may succeed: one missed heartbeat decides nothing.
             Err(e) => {
@@ -119,14 +118,10 @@ impl Beat {
     }
 
     fn give_back(&self, unposted: &[Active]) {
-        let mut attempts = self.attempts();
+        let mut attempts = self.open.lock();
         for Active { run, attempt, ms } in unposted {
             let open = attempts.get_mut(&(*run, *attempt)).and_then(|open| open.active.as_mut());
             open.into_iter().for_each(|active| active.give_back(*ms));
         }
-    }
-
-    fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<(RunNo, AttemptNo), Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

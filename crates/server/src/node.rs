@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -27,6 +27,7 @@ use outlast_core::{
         id::InstanceNo,
     },
 };
+use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified};
 
 pub use outlast_core::call::membership::Inquest;
@@ -105,7 +106,7 @@ impl Node {
             heartbeats,
             sweeps,
         };
-        node.membership().registered(no, asked_ms);
+        node.membership.lock().registered(no, asked_ms);
         node.sweep()?;
         Ok(Arc::new(node))
     }
@@ -147,7 +148,7 @@ impl Node {
     /// Adds a source of answers that connections of this process are receiving. They stay theirs when it goes on as
     /// another instance.
     pub fn receives(&self, receiving: Receiving) {
-        self.receiving.lock().unwrap_or_else(PoisonError::into_inner).push(receiving);
+        self.receiving.lock().push(receiving);
     }
 
     /// Renews the heartbeat, posts active time, and returns the status and orders of the runs that this process drives.
@@ -183,7 +184,7 @@ impl Node {
 
     fn renewal(&self, active: Vec<Active>) -> Option<Renew> {
         let fresh = u64::from_le_bytes(random(self.entropy.as_ref()));
-        self.membership().renewal(active, fresh, self.now_ms())
+        self.membership.lock().renewal(active, fresh, self.now_ms())
     }
 
     /// Records the outcome of a renewal. A renewal whose outcome is in doubt is sent again, which is safe: a
@@ -191,17 +192,17 @@ impl Node {
     fn answered<T>(&self, instance: InstanceNo, next: i64, renewed: &Result<T, Error>) {
         match renewed {
             Ok(_) => {
-                self.membership().renewed(next, self.now_ms());
+                self.membership.lock().renewed(next, self.now_ms());
                 self.renewed.notify_waiters();
             }
             Err(Error::CommitUnknown { .. }) => {}
-            Err(e) => self.membership().failed(instance, e),
+            Err(e) => self.membership.lock().failed(instance, e),
         }
     }
 
     /// Returns whether the process may open new entries: as far as it knows, no other one can have declared it dead.
     pub fn may_open(&self) -> bool {
-        self.membership().may_open(self.now_ms())
+        self.membership.lock().may_open(self.now_ms())
     }
 
     /// Returns what ends with the next heartbeat that the store takes from now on.
@@ -223,13 +224,13 @@ impl Node {
     /// Returns the time of CLOCK_BOOTTIME, in milliseconds, at which the newest heartbeat that the store took was
     /// submitted.
     pub fn renewed_at_ms(&self) -> u64 {
-        self.membership().written_ms()
+        self.membership.lock().written_ms()
     }
 
     /// Returns whether the store took a heartbeat of this process so lately that nobody can have declared it dead.
     /// Reads memory only, so a probe costs no write.
     pub fn is_writing(&self) -> bool {
-        self.membership().is_writing(self.now_ms())
+        self.membership.lock().is_writing(self.now_ms())
     }
 
     /// Registers the process again after the error `why` ended `instance`: it was declared dead, or a commit is in
@@ -237,7 +238,7 @@ impl Node {
     ///
     /// If that fails here, the next heartbeat tries again.
     pub async fn goes_on_after(&self, why: &Error, instance: InstanceNo) -> Result<(), Error> {
-        self.membership().failed(instance, why);
+        self.membership.lock().failed(instance, why);
         self.register_anew(instance).await
     }
 
@@ -252,14 +253,14 @@ impl Node {
         let asked_ms = self.now_ms();
         let no = self.store.ask(register, Durability::Synced).await?;
         self.instance.store(no.0, Ordering::Release);
-        self.membership().registered(no, asked_ms);
+        self.membership.lock().registered(no, asked_ms);
         self.renewed.notify_waiters();
         self.farewell().await
     }
 
     /// Closes a former instance of this process whose open entries no task knows any more.
     async fn farewell(&self) -> Result<(), Error> {
-        let goodbye = self.membership().farewell(|no| self.store.instance(no))?;
+        let goodbye = self.membership.lock().farewell(|no| self.store.instance(no))?;
         match goodbye {
             Some(goodbye) => {
                 let goodbye = DeclareDead { heir: Some(self.heir()), ..goodbye };
@@ -270,7 +271,7 @@ impl Node {
     }
 
     fn heir(&self) -> Heir {
-        let receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiving = self.receiving.lock();
         Heir { instance: self.instance(), received: receiving.iter().flat_map(|all| all()).collect() }
     }
 
@@ -285,7 +286,7 @@ impl Node {
     fn try_to_sweep(&self) -> Result<Vec<Swept>, Error> {
         let live = self.store.live_instances()?;
         let is_gone = |who: &Identity| self.census.is_gone(who);
-        let verdicts = self.membership().verdicts(&live, is_gone, self.now_ms());
+        let verdicts = self.membership.lock().verdicts(&live, is_gone, self.now_ms());
         let mut swept = Vec::new();
         for verdict in verdicts {
             swept.extend(moved(self.store.ask(verdict, Durability::Synced).wait())?);
@@ -316,7 +317,7 @@ impl Node {
     pub fn has_judged(&self, inquest: &mut Inquest) -> Result<bool, Error> {
         self.sweep()?;
         let live = self.store.live_instances()?;
-        if inquest.is_over(&self.membership(), &live, |who| self.census.is_gone(who)) {
+        if inquest.is_over(&self.membership.lock(), &live, |who| self.census.is_gone(who)) {
             return Ok(true);
         }
         // Silence counts only while this process renews, and others would declare it dead.
@@ -362,11 +363,7 @@ impl Node {
     }
 
     fn is_registered(&self) -> bool {
-        self.membership().instance().is_some()
-    }
-
-    fn membership(&self) -> MutexGuard<'_, Membership> {
-        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+        self.membership.lock().instance().is_some()
     }
 
     /// Others count the time that this machine sleeps, so it counts here too.

@@ -1,12 +1,9 @@
 //! Trouble of a task that tries again each second: logged when it begins, when its cause changes, and when it is over.
 
-use std::{
-    pin::pin,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{pin::pin, time::Duration};
 
 use outlast_core::store::Error;
+use parking_lot::Mutex;
 
 /// Time without an answer after which a try counts as failed, whatever becomes of it.
 pub const SLOW: Duration = Duration::from_secs(5);
@@ -42,7 +39,7 @@ impl Trouble {
     /// Records how a try ended; `None`: it succeeded. Returns whether that is new, and so was logged.
     pub fn note(&self, error: Option<&Error>) -> bool {
         let code = error.map(Error::code);
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         let is_news = *logged != code;
         *logged = code;
         match error {

@@ -6,12 +6,7 @@ mod idle;
 mod tunnel;
 mod upwards;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -24,6 +19,7 @@ use outlast_core::{
         id::{RunNo, Seq},
     },
 };
+use parking_lot::RwLock;
 use tokio::net::TcpListener;
 
 pub use crate::proxy::config::{Config, Observer, Seen};
@@ -112,12 +108,12 @@ impl Proxy {
     }
 
     fn configure(&self, config: Config) {
-        let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+        let mut host = self.host.write();
         *host = host.under(config);
     }
 
     fn host(&self) -> Arc<Host> {
-        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.host.read().clone()
     }
 
     /// Adds the page, for those who open a link of `sessions`.

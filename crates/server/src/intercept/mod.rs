@@ -9,9 +9,10 @@ mod fate;
 pub mod onward;
 pub mod opened;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use outlast_core::words::id::Micros;
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 
 pub use self::fate::{Fate, facts, fate};
@@ -44,7 +45,7 @@ impl Intercept {
     pub fn renew(&self, now: Micros) -> Result<String, Error> {
         let fresh = Arc::new(Authority::new(&self.opened.hosts(), now)?);
         let pem = fresh.pem().to_owned();
-        *self.authority.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.authority.write() = fresh;
         Ok(pem)
     }
 
@@ -55,7 +56,7 @@ impl Intercept {
 
     /// Returns the TLS server whose certificate the newest authority has signed.
     pub fn server(&self) -> Arc<ServerConfig> {
-        self.authority.read().unwrap_or_else(PoisonError::into_inner).server()
+        self.authority.read().server()
     }
 
     /// Confines connections to the opened hosts and to those of `allowed`; `None` does not confine them.

@@ -4,15 +4,12 @@
 //! Until 2025-11-25 a client opens a session, which belongs to the attempt that its credential names. From 2026-07-28 on
 //! each request stands alone, and has a recorder of its own for as long as it lasts; to hang up is to cancel it.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use outlast_core::words::clock::{self, Entropy};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -67,12 +64,8 @@ impl Front {
 
     /// Ends all sessions, and all requests that stand alone. The recorder of each then ends by itself.
     pub fn close(&self) {
-        self.sessions().clear();
+        self.sessions.lock().clear();
         self.closing.send_replace(());
-    }
-
-    fn sessions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers a request of a client that may act in the attempt of `caller`.
@@ -89,7 +82,7 @@ impl Front {
         };
         let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok());
         let known = || {
-            let session = self.sessions().get(session?).cloned()?;
+            let session = self.sessions.lock().get(session?).cloned()?;
             (session.name == name && session.caller == caller && !session.is_over()).then_some(session)
         };
         match parts.method {
@@ -107,7 +100,7 @@ impl Front {
             Method::DELETE => {
                 return match known() {
                     Some(_) => {
-                        session.and_then(|id| self.sessions().remove(id));
+                        session.and_then(|id| self.sessions.lock().remove(id));
                         empty(StatusCode::OK)
                     }
                     None => no_session(None, session),
@@ -166,7 +159,7 @@ impl Front {
 
     /// Opens a session. Sessions of the run's earlier attempts, and unused ones, end.
     fn open(&self, name: &str, caller: Caller) -> Option<(String, Arc<Session>)> {
-        self.sessions().retain(|_, other| {
+        self.sessions.lock().retain(|_, other| {
             let is_earlier = other.caller.run == caller.run
                 && other.caller.slot == caller.slot
                 && other.caller.attempt < caller.attempt;
@@ -177,7 +170,7 @@ impl Front {
         let key: [u8; 16] = clock::random(self.entropy.as_ref());
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let session = Arc::new(Session::begin(name.to_owned(), caller, lines, hears));
-        self.sessions().insert(key.clone(), session.clone());
+        self.sessions.lock().insert(key.clone(), session.clone());
         Some((key, session))
     }
 

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use tokio::{sync::mpsc, task::AbortHandle};
@@ -132,7 +133,7 @@ impl Remote {
     pub async fn close(self) {
         self.sending.abort();
         let session = {
-            let mut state = self.wire.state();
+            let mut state = self.wire.state.lock();
             state.requests.drain().for_each(|(_, request)| request.task.abort());
             state.listening.take().inspect(AbortHandle::abort);
             state.session.take()
@@ -155,10 +156,10 @@ async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
                 let stands_alone = era::version(message.params).is_some();
                 let (asking, asked, sent) = (wire.clone(), id.clone(), line.clone());
                 // Registered before it runs, so that its end finds it.
-                let mut state = wire.state();
+                let mut state = wire.state.lock();
                 let task = tokio::spawn(async move {
                     asking.request(&asked, &method, sent).await;
-                    asking.state().requests.remove(&asked);
+                    asking.state.lock().requests.remove(&asked);
                 });
                 state.requests.insert(id, Request { line, task: task.abort_handle(), stands_alone });
             }
@@ -168,7 +169,7 @@ async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
                 let told = tokio::time::timeout(TAKEN, wire.tell(&line)).await;
                 if is_ready && told == Ok(true) {
                     let listening = tokio::spawn(listen(wire.clone())).abort_handle();
-                    let before = wire.state().listening.replace(listening);
+                    let before = wire.state.lock().listening.replace(listening);
                     before.inspect(AbortHandle::abort);
                 }
             }
@@ -194,10 +195,6 @@ async fn listen(wire: Arc<Wire>) {
 }
 
 impl Wire {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn hear(&self, line: Vec<u8>) {
         (self.heard)(Heard::Line(line));
     }
@@ -214,7 +211,7 @@ impl Wire {
         if let Some(session) = session {
             headers.insert(SESSION, session.clone());
         }
-        if let Some(version) = &self.state().version {
+        if let Some(version) = &self.state.lock().version {
             headers.insert(VERSION_HEADER, version.clone());
         }
         headers
@@ -237,7 +234,7 @@ impl Wire {
 
     /// Asks for the server's own stream, or for the rest of one that broke off.
     async fn get(&self, last: Option<&str>) -> Option<Response<Incoming>> {
-        let session = self.state().session.clone();
+        let session = self.state.lock().session.clone();
         let mut headers = self.headers(session.as_ref());
         headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(last) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
@@ -248,7 +245,7 @@ impl Wire {
 
     /// Sends a message that has no answer. Returns whether the server accepted it.
     async fn tell(&self, line: &[u8]) -> bool {
-        let session = self.state().session.clone();
+        let session = self.state.lock().session.clone();
         let sent = self.post(line, self.headers(session.as_ref())).await;
         match sent {
             Ok(response) if response.status().is_success() => return true,
@@ -274,7 +271,7 @@ impl Wire {
         }
         let named = message.params.and_then(|p| serde_json::from_str::<Cancelled<'_>>(p.get()).ok());
         let request = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let Some(id) = named.map(|named| named.request_id.get()) else { return false };
             if !state.requests.get(id).is_some_and(|request| request.stands_alone) {
                 return false;
@@ -292,7 +289,7 @@ impl Wire {
     async fn request(&self, id: &str, method: &str, line: Vec<u8>) {
         loop {
             let session = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if method == "initialize" {
                     state.listening.take().inspect(AbortHandle::abort);
                     (state.session, state.version) = (None, None);
@@ -302,7 +299,7 @@ impl Wire {
             let mut headers = self.headers(session.as_ref());
             let params = message::read(&line).ok().and_then(|m| m.params);
             if let Some(version) = era::version(params) {
-                self.target.mirror().add(&version, method, params, &mut headers);
+                self.target.mirror.lock().add(&version, method, params, &mut headers);
             }
             let response = match self.post(&line, headers).await {
                 Ok(response) => response,
@@ -324,7 +321,7 @@ impl Wire {
 
     async fn answered(&self, id: &str, method: &str, line: &[u8], response: Response<Incoming>) -> Next {
         if method == "initialize" {
-            self.state().session = response.headers().get(SESSION).cloned();
+            self.state.lock().session = response.headers().get(SESSION).cloned();
         }
         let answered = AtomicBool::new(false);
         let stands_alone = era::version(message::read(line).ok().and_then(|m| m.params)).is_some();
@@ -374,11 +371,11 @@ impl Wire {
             return false;
         }
         match (method, message.result) {
-            ("tools/list", Some(result)) => self.target.mirror().learn(result),
+            ("tools/list", Some(result)) => self.target.mirror.lock().learn(result),
             ("initialize", Some(result)) => {
                 let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
                 let version = result["protocolVersion"].as_str();
-                self.state().version = version.and_then(|v| HeaderValue::from_str(v).ok());
+                self.state.lock().version = version.and_then(|v| HeaderValue::from_str(v).ok());
             }
             _ => {}
         }
@@ -414,7 +411,7 @@ impl Wire {
         let has_forgotten = status == StatusCode::NOT_FOUND
             || status == StatusCode::BAD_REQUEST && text.to_lowercase().contains("session");
         if let Some(session) = session.filter(|_| has_forgotten) {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match &state.session {
                 Some(other) if other != session => return Next::Again,
                 _ => {

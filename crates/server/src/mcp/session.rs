@@ -2,11 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
@@ -104,20 +105,16 @@ impl Session {
         let giving = streams.clone();
         tokio::spawn(async move {
             while let Some(told) = told.recv().await {
-                lock(&giving).give(told);
+                giving.lock().give(told);
             }
-            lock(&giving).end();
+            giving.lock().end();
         });
         Session { name, caller, lines, streams }
     }
 
-    fn streams(&self) -> MutexGuard<'_, Streams> {
-        lock(&self.streams)
-    }
-
     /// Sends a message that has no answer to the recorder.
     pub fn tell(&self, message: &Message<'_>, line: Vec<u8>) {
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         streams.used = Instant::now();
         if message.method.as_deref() == Some("notifications/cancelled") {
             let named = facts(message).request_id.map(RawValue::get);
@@ -140,7 +137,7 @@ impl Session {
             #[serde(borrow, default, rename = "_meta")]
             meta: Facts<'a>,
         }
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         streams.used = Instant::now();
         streams.asked.retain(|pending| !pending.asked.to.is_closed());
         if streams.asked.iter().any(|pending| pending.asked.id == asked.id) {
@@ -158,21 +155,23 @@ impl Session {
 
     /// Sends a comment to each open stream, so that nobody between takes it for dead.
     pub fn keep_open(&self) {
-        for pending in self.streams().asked.iter_mut().filter(|pending| pending.asked.form == Form::Events) {
+        for pending in
+            self.streams.lock().asked.iter_mut().filter(|pending| pending.asked.form == Form::Events)
+        {
             pending.asked.send(Piece::Frame(Bytes::from_static(b":\n\n")));
         }
     }
 
     /// Cancels the requests that have no answer: their client hung up.
     pub fn hung_up(&self) {
-        for pending in self.streams().asked.drain(..) {
+        for pending in self.streams.lock().asked.drain(..) {
             let _ = self.lines.send(message::cancelled(&pending.asked.id, "the client hung up"));
         }
     }
 
     /// Opens the stream for messages that answer no request. A stream that was open for them ends.
     pub fn listen(&self, to: Stream) {
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         streams.used = Instant::now();
         let before = streams.listening.replace(to);
         before.map(|before| before.send(Piece::End));
@@ -184,7 +183,7 @@ impl Session {
     /// Returns whether the session is over: the recorder has ended, or nobody has used the session for a
     /// while.
     pub fn is_over(&self) -> bool {
-        let streams = self.streams();
+        let streams = self.streams.lock();
         let open = |stream: &Stream| !stream.is_closed();
         let is_used = streams.listening.as_ref().is_some_and(open)
             || streams.asked.iter().any(|pending| open(&pending.asked.to))
@@ -272,10 +271,6 @@ fn piece(form: Form, told: OutgoingLine) -> Piece {
         Some(mark) => Piece::Marked(Bytes::from(frame), mark),
         None => Piece::Frame(Bytes::from(frame)),
     }
-}
-
-fn lock(streams: &Mutex<Streams>) -> MutexGuard<'_, Streams> {
-    streams.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Address of an MCP server, with the headers that it wants.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use parking_lot::Mutex;
 
 use super::mirror::Mirror;
 use crate::{proxy::upstream::Key, wire::ways::is_loopback};
@@ -26,7 +27,7 @@ pub struct Target {
     pub(super) url: String,
     pub(super) headers: HeaderMap,
     /// Headers that the server's tools ask for, as learned over any connection to the server.
-    mirror: Arc<Mutex<Mirror>>,
+    pub(super) mirror: Arc<Mutex<Mirror>>,
 }
 
 /// Reason why a server cannot be called at this address or with these headers.
@@ -70,10 +71,6 @@ impl Target {
             map.append(header, text);
         }
         Ok(Target { url: url.to_owned(), headers: map, mirror: Arc::default() })
-    }
-
-    pub(super) fn mirror(&self) -> MutexGuard<'_, Mirror> {
-        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a server's text without the values of our headers, which some servers repeat.

@@ -1,12 +1,10 @@
 //! Limit on the calls that are in flight to one upstream at once, over all runs of this server, or this server's share of
 //! the limit.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::call::{rates::Parts, shares::Part};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Gates of all upstreams, by name: the number of calls in flight to each.
@@ -37,7 +35,7 @@ impl Gates {
             // Created before the count is read: a place that is freed between the two is not missed.
             let freed = gate.freed.notified();
             {
-                let mut inside = lock(&gate.inside);
+                let mut inside = gate.inside.lock();
                 let limit = limit.map(|limit| limit.min(self.part(upstream)));
                 if limit.is_none_or(|limit| *inside < limit) {
                     *inside += 1;
@@ -51,17 +49,17 @@ impl Gates {
 
     /// Lets this process have no more calls in flight than these parts of the upstreams' limits, from now on.
     pub fn share(&self, parts: Arc<Parts>) {
-        *lock(&self.parts) = Some(parts);
-        lock(&self.gates).values().for_each(|gate| gate.freed.notify_waiters());
+        *self.parts.lock() = Some(parts);
+        self.gates.lock().values().for_each(|gate| gate.freed.notify_waiters());
     }
 
     /// Returns the number of calls in flight to `upstream`.
     pub fn inside(&self, upstream: &str) -> usize {
-        *lock(&self.gate(upstream).inside)
+        *self.gate(upstream).inside.lock()
     }
 
     fn gate(&self, upstream: &str) -> Arc<Gate> {
-        let mut gates = lock(&self.gates);
+        let mut gates = self.gates.lock();
         match gates.get(upstream) {
             Some(gate) => gate.clone(),
             None => gates.entry(upstream.to_owned()).or_default().clone(),
@@ -70,7 +68,7 @@ impl Gates {
 
     /// Returns the number of calls in flight to `upstream` that this process may have.
     fn part(&self, upstream: &str) -> usize {
-        let parts = lock(&self.parts);
+        let parts = self.parts.lock();
         let Some(parts) = parts.as_ref() else { return usize::MAX };
         let Part { now, .. } = parts.get(upstream).copied().unwrap_or_default();
         usize::try_from(now.calls.unwrap_or(0)).unwrap_or(usize::MAX)
@@ -79,15 +77,11 @@ impl Gates {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let mut inside = lock(&self.0.inside);
+        let mut inside = self.0.inside.lock();
         *inside = inside.saturating_sub(1);
         drop(inside);
         self.0.freed.notify_one();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use outlast_core::{
     store::{Error, News, Store},
     words::clock::{Clock, Entropy},
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
@@ -164,7 +165,7 @@ impl Host {
 
     /// Logs, once for each model, that the run's rule bounds and charges it at twice the price of `dearest`.
     pub fn tell_stand_in(&self, model: &str, dearest: &str) {
-        let mut told = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.stand_ins.lock();
         if told.len() < MOST_STAND_INS && told.insert(model.to_owned()) {
             tracing::warn!(
                 "{model:?} has no known price: it is bounded and charged at twice the price of {dearest:?}"

@@ -1,10 +1,8 @@
 //! Inbox of a task: an ordered queue with many senders and one receiver, in which a newer item may replace the last.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Inbox of one task.
@@ -22,7 +20,7 @@ impl<T> Default for Inbox<T> {
 impl<T> Inbox<T> {
     /// Appends `item`, or replaces the last item with it if that one is `outdated`.
     pub fn push(&self, item: T, outdated: impl FnOnce(&T) -> bool) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         match queue.back_mut() {
             Some(last) if outdated(last) => *last = item,
             _ => queue.push_back(item),
@@ -32,11 +30,11 @@ impl<T> Inbox<T> {
     }
 
     pub fn pop(&self) -> Option<T> {
-        self.lock().pop_front()
+        self.queue.lock().pop_front()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.queue.lock().is_empty()
     }
 
     /// Waits until the inbox has an item. Only the one receiving task may call it.
@@ -44,10 +42,6 @@ impl<T> Inbox<T> {
         while self.is_empty() {
             self.filled.notified().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -179,7 +179,7 @@ impl Carry {
         }) && head.status.is_success()
             && decoder.is_some();
         {
-            let mut log = self.live.log();
+            let mut log = self.live.log.lock();
             log.status = head.status;
             log.headers = headers::client(&head.headers, decoder.is_some());
             if let Some(cap) = self.cap {
@@ -283,11 +283,11 @@ impl Carry {
         self.answer.cause = self.waited_for(dialect::outage(upstream, status.as_u16(), &body, is_own_key));
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body.into()).into() };
-        self.live.log().frames = Frames::whole(body);
+        self.live.log.lock().frames = Frames::whole(body);
         if status.is_success() {
             return self.on(Event::BodyEnd { len, readable });
         }
-        let headers = self.live.log().headers.clone();
+        let headers = self.live.log.lock().headers.clone();
         let told = self.told(Some(&headers));
         self.on(Event::Refused { len, told });
     }
@@ -301,7 +301,7 @@ impl Carry {
     /// cannot be read.
     fn usage_limit(&self, error: &[u8]) -> Option<Micros> {
         let now = self.host.store.now().ok()?;
-        dialect::usage_limit(self.answer.status?, &self.live.log().headers, error, now)
+        dialect::usage_limit(self.answer.status?, &self.live.log.lock().headers, error, now)
     }
 
     fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
@@ -323,7 +323,7 @@ impl Carry {
                 }
                 _ => frame.bytes,
             };
-            self.live.log().frames.push(&bytes);
+            self.live.log.lock().frames.push(&bytes);
             // Before the event: the settlement that may follow needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
                 self.answer.outcome = reader.outcome().clone();

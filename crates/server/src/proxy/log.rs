@@ -1,6 +1,6 @@
 //! A live exchange, shared by its task and its clients: the bytes of an answer in flight.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use outlast_core::{
@@ -11,6 +11,7 @@ use outlast_core::{
     journal::Opening,
     words::id::Seq,
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{frames::Frames, inbox::Inbox};
@@ -23,7 +24,7 @@ pub struct Live {
     pub inbox: Inbox<ForExchange>,
     /// Notified when somebody is held up by the answer: see [`outlast_core::call::Quiet::urge`].
     pub urged: Notify,
-    log: Mutex<Log>,
+    pub log: Mutex<Log>,
 }
 
 /// Answer as far as it was received.
@@ -58,9 +59,5 @@ impl Live {
 
     pub fn seq(&self) -> Seq {
         self.opening.seq
-    }
-
-    pub fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

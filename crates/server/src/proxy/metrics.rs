@@ -7,11 +7,11 @@
 use std::{
     collections::BTreeMap,
     fmt::{Display, Write as _},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use outlast_core::words::usage::Usage;
+use parking_lot::Mutex;
 
 /// Largest number of models counted apart. Callers choose the names, so further ones are counted as `(other)`.
 const MOST_MODELS: usize = 200;
@@ -68,7 +68,7 @@ pub struct Counted<'a> {
 
 impl Metrics {
     pub fn settled(&self, call: Counted<'_>) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         if let Some(name) = call.caller {
             let (calls, cost) = counts.callers.entry(name.to_owned()).or_default();
             *calls += 1;
@@ -88,51 +88,51 @@ impl Metrics {
 
     /// Counts a replayed answer, and the cost that it saved.
     pub fn replayed(&self, saved_nano_usd: i64) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         counts.replays += 1;
         counts.saved_nano_usd += i128::from(saved_nano_usd);
     }
 
     /// Counts a call that brings its agent nothing new.
     pub fn waited(&self) {
-        self.lock().waits += 1;
+        self.0.lock().waits += 1;
     }
 
     /// Counts a call that is held because its agent waits busily.
     pub fn held(&self) {
-        self.lock().held += 1;
+        self.0.lock().held += 1;
     }
 
     /// Counts what a restarted agent bought again.
     pub fn rebought(&self, tokens: u64, cost_nano_usd: i64) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         counts.rebought_tokens += tokens;
         counts.rebought_nano_usd += i128::from(cost_nano_usd);
     }
 
     /// Counts a refused request. `code` is the refusal's stable code.
     pub fn refused(&self, code: &str) {
-        *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
+        *self.0.lock().refusals.entry(code.to_owned()).or_default() += 1;
     }
 
     /// Counts a retry of a call to `upstream`.
     pub fn tried_again(&self, upstream: &str) {
-        *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
+        *self.0.lock().retries.entry(upstream.to_owned()).or_default() += 1;
     }
 
     /// Adds the time from a call's arrival until it was sent to a histogram.
     pub fn queued(&self, time: Duration) {
-        self.lock().queue.add(time);
+        self.0.lock().queue.add(time);
     }
 
     /// Adds the time that a call waited for a commit to a histogram.
     pub fn committed(&self, time: Duration) {
-        self.lock().commit.add(time);
+        self.0.lock().commit.add(time);
     }
 
     /// Returns all metrics in the Prometheus text format, version 0.0.4.
     pub fn text(&self) -> String {
-        let counts = self.lock();
+        let counts = self.0.lock();
         let mut out = String::new();
         family(
             &mut out,
@@ -200,10 +200,6 @@ impl Metrics {
         counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
         counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");
         out
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

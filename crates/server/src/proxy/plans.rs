@@ -3,11 +3,7 @@
 //! The last told values and the calls in flight of a login are one value of the store, changed by compare-and-set: every
 //! process on the store sees them, and so does the next life.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::{
@@ -25,6 +21,7 @@ use outlast_core::{
         map::Map,
     },
 };
+use parking_lot::Mutex;
 
 use super::{call::Call, host::Host};
 use crate::wire::who::Credential;
@@ -64,7 +61,7 @@ impl Plans {
         let row = call.dialect.upstream().row();
         row.plan.as_ref()?;
         let provider = row.name;
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = self.accounts.lock();
         if let Some(account) = call.account() {
             let login: Arc<str> = format!("{provider}:{account}").into();
             if accounts.len() >= MANY {
@@ -79,14 +76,14 @@ impl Plans {
 
     /// Keeps the ticket of a call that is about to be sent.
     pub fn opened(&self, key: Key, ticket: Ticket) {
-        lock(&self.tickets).insert(key, ticket);
+        self.tickets.lock().insert(key, ticket);
     }
 
     /// Records what the head of an answer reports in the plan of the call's login, in a task of its own: no
     /// client waits for it.
     pub fn told(&self, host: &Host, call: &Call, key: Key, heard: Heard) {
         let heard = Arc::new(heard);
-        let ticket = lock(&self.tickets).get_mut(&key).map(|ticket| {
+        let ticket = self.tickets.lock().get_mut(&key).map(|ticket| {
             ticket.heard = Some(heard.clone());
             ticket.clone()
         });
@@ -106,7 +103,7 @@ impl Plans {
 
     /// Reports to the login's plan that a call has ended. `never_left`: the call was not sent.
     pub fn over(&self, host: &Host, key: Key, never_left: bool) {
-        if let Some(ticket) = lock(&self.tickets).remove(&key) {
+        if let Some(ticket) = self.tickets.lock().remove(&key) {
             ticket.over(host, never_left);
         }
     }
@@ -218,8 +215,4 @@ async fn change<T>(
         }
         return Ok(answer);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -23,6 +23,7 @@ use outlast_core::{
         map::Map,
     },
 };
+use parking_lot::Mutex;
 
 use super::{inbox::Inbox, log::Live};
 use crate::node::Node;
@@ -62,7 +63,8 @@ impl Registry {
         let state = State { desk, drivers: Map::default(), lives: Map::default() };
         Arc::new_cyclic(|registry: &Weak<Registry>| {
             let registry = registry.clone();
-            let received = move || registry.upgrade().map_or_else(Vec::new, |all| all.lock().desk.received());
+            let received =
+                move || registry.upgrade().map_or_else(Vec::new, |all| all.state.lock().desk.received());
             node.receives(Box::new(received));
             Registry {
                 node,
@@ -78,7 +80,7 @@ impl Registry {
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
         let inbox = Arc::new(Inbox::default());
         let driver = Driver { run: request.place.run, inbox: inbox.clone() };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.drivers.insert(id, driver);
         state.on(Event::Arrived(id, request), self.now());
         drop(state);
@@ -87,11 +89,11 @@ impl Registry {
 
     /// Removes the driver of a request that is over.
     pub fn leaves(&self, id: ConnectionId) {
-        self.lock().drivers.remove(&id);
+        self.state.lock().drivers.remove(&id);
     }
 
     pub fn on(&self, event: Event) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Read under the lock, so that the desk's time never goes back.
         state.on(event, self.now());
     }
@@ -106,23 +108,23 @@ impl Registry {
 
     /// Returns the requests and tokens that count against the rate of an upstream now.
     pub fn spent(&self, upstream: &str) -> (u64, u64) {
-        let state = self.lock();
+        let state = self.state.lock();
         state.desk.spent(upstream, self.now().now_ms)
     }
 
     /// Forgets the errors noted for an attempt that has ended: no client retries its calls.
     pub fn forget(&self, run: RunNo, attempt: AttemptNo) {
-        self.lock().desk.forget(run, attempt);
+        self.state.lock().desk.forget(run, attempt);
     }
 
     /// Returns whether an answer waits in memory because the store cannot record it.
     pub fn is_stuck(&self) -> bool {
-        self.lock().desk.is_stuck()
+        self.state.lock().desk.is_stuck()
     }
 
     /// Returns whether a call waits for room.
     pub fn is_waiting(&self) -> bool {
-        self.lock().desk.is_waiting()
+        self.state.lock().desk.is_waiting()
     }
 
     /// Returns whether at most one client and one call are here. The thread may then do the store's work itself: no
@@ -134,51 +136,47 @@ impl Registry {
 
     /// Returns the number of requests that have a driver, and the number of calls in flight.
     pub fn len(&self) -> (usize, usize) {
-        let state = self.lock();
+        let state = self.state.lock();
         (state.drivers.len(), state.lives.len())
     }
 
     /// Returns the part of an answer under way that its clients may see; `None` for a call that is not under way here.
     pub fn visible(&self, key: Key) -> Option<Visible> {
-        self.lock().desk.visible(key)
+        self.state.lock().desk.visible(key)
     }
 
     /// Returns a call that is under way in this process; `None` if it is not.
     pub fn live(&self, key: Key) -> Option<Arc<Live>> {
-        self.lock().lives.get(&key).cloned()
+        self.state.lock().lives.get(&key).cloned()
     }
 
     /// Returns the part of an unfinished answer that clients may see; `None` if the call is not under way
     /// here.
     pub fn said(&self, key: Key) -> Option<Vec<u8>> {
         let (visible, live) = {
-            let state = self.lock();
+            let state = self.state.lock();
             (state.desk.visible(key)?, state.lives.get(&key)?.clone())
         };
-        let said = live.log().visible_from(visible, 0).to_vec();
+        let said = live.log.lock().visible_from(visible, 0).to_vec();
         Some(said)
     }
 
     /// Notes that this process is about to end, which all answers under way hold up.
     pub fn urge(&self) {
-        self.lock().lives.values().for_each(|live| live.urged.notify_one());
+        self.state.lock().lives.values().for_each(|live| live.urged.notify_one());
     }
 
     /// Returns all bytes received so far of a run's unfinished answers, by entry, including those held back
     /// from clients.
     pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
         let lives: Vec<Arc<Live>> =
-            self.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();
-        lives.into_iter().map(|live| (live.seq(), live.log().frames.bytes().to_vec())).collect()
+            self.state.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();
+        lives.into_iter().map(|live| (live.seq(), live.log.lock().frames.bytes().to_vec())).collect()
     }
 
     fn now(&self) -> At {
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         At { now_ms, instance: self.node.instance() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

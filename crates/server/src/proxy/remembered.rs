@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use outlast_core::{
         usage::Usage,
     },
 };
+use parking_lot::Mutex;
 
 use super::seated::Seat;
 
@@ -27,7 +28,7 @@ use super::seated::Seat;
 const MOST_MODELS: usize = 64;
 
 /// Memory of one run in this process: bases of bodies, billed tokens, ids of stored answers, time in flight.
-pub struct RunMemory(Mutex<Remembered>);
+pub type RunMemory = Mutex<Remembered>;
 
 #[derive(Default)]
 pub struct Remembered {
@@ -58,15 +59,9 @@ impl Billed {
     }
 }
 
-impl RunMemory {
-    /// Returns whether the memory holds more than the store can restore: active time of calls in flight.
-    fn is_needed(&self) -> bool {
-        self.0.try_lock().map_or(true, |m| !m.in_flight.is_empty())
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns whether the memory holds more than the store can restore: active time of calls in flight.
+fn is_needed(memory: &RunMemory) -> bool {
+    memory.try_lock().is_none_or(|m| !m.in_flight.is_empty())
 }
 
 impl Remembered {
@@ -206,7 +201,7 @@ impl Memories {
 
     /// Returns the run's memory. After a restart, the newest stored body is its first base.
     pub fn of(&self, run: RunNo) -> Arc<RunMemory> {
-        if let Some(m) = self.runs().get(&run) {
+        if let Some(m) = self.runs.lock().get(&run) {
             return m.clone();
         }
         let remembered = self.load_base(run).unwrap_or_else(|e| {
@@ -214,11 +209,11 @@ impl Memories {
             tracing::warn!(run = run.0, error = %e, "the newest body cannot be read as a base");
             Remembered::default()
         });
-        let mut runs = self.runs();
+        let mut runs = self.runs.lock();
         if runs.len() > 1024 {
-            runs.retain(|_, m| m.is_needed());
+            runs.retain(|_, m| is_needed(m));
         }
-        runs.entry(run).or_insert_with(|| Arc::new(RunMemory(Mutex::new(remembered)))).clone()
+        runs.entry(run).or_insert_with(|| Arc::new(Mutex::new(remembered))).clone()
     }
 
     fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
@@ -276,9 +271,5 @@ impl Memories {
                 tracing::warn!(run = run.0, %seq, error = %e, "a replayed body cannot be read as a base");
             }
         }
-    }
-
-    fn runs(&self) -> MutexGuard<'_, Map<RunNo, Arc<RunMemory>>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -10,6 +10,7 @@ use outlast_core::{
     run::{NoProgress, Record, Unpriced, masks::Rules},
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
+use parking_lot::Mutex;
 
 /// Number of cached seats, by name or by token, above which that cache is emptied.
 const MANY: usize = 4096;
@@ -53,30 +54,30 @@ pub struct Seats {
 
 impl Seats {
     pub fn of_name(&self, name: &Name) -> Option<Seat> {
-        lock(&self.by_name).get(name).cloned()
+        self.by_name.lock().get(name).cloned()
     }
 
     pub fn of_token(&self, run: RunNo, attempt: AttemptNo) -> Option<Seat> {
-        lock(&self.by_token).get(&(run, attempt)).cloned()
+        self.by_token.lock().get(&(run, attempt)).cloned()
     }
 
     /// Stores the seat of a name. Removes and returns the seats of earlier attempts that it has ended.
     pub fn keep_name(&self, name: Name, seat: Seat) -> Vec<Seat> {
-        keep(&mut lock(&self.by_name), name, seat)
+        keep(&mut self.by_name.lock(), name, seat)
     }
 
     /// Stores the seat of a token. Removes and returns the seats of earlier attempts that it has ended.
     pub fn keep_token(&self, seat: Seat) -> Vec<Seat> {
-        keep(&mut lock(&self.by_token), (seat.run, seat.attempt), seat)
+        keep(&mut self.by_token.lock(), (seat.run, seat.attempt), seat)
     }
 
     pub fn forget(&self, name: &Name) {
-        lock(&self.by_name).remove(name);
+        self.by_name.lock().remove(name);
     }
 
     /// Removes the seats of a run that was named by headers, and returns them.
     pub fn forget_run(&self, run: RunNo) -> Vec<Seat> {
-        lock(&self.by_name).extract_if(|_, seat| seat.run == run).map(|(_, seat)| seat).collect()
+        self.by_name.lock().extract_if(|_, seat| seat.run == run).map(|(_, seat)| seat).collect()
     }
 }
 
@@ -90,8 +91,4 @@ fn keep<K: Eq + std::hash::Hash>(seats: &mut HashMap<K, Seat>, key: K, seat: Sea
     }
     seats.insert(key, seat);
     all_ended
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

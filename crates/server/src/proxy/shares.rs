@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -20,6 +20,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Error},
     words::id::{InstanceNo, Micros},
 };
+use parking_lot::Mutex;
 
 use super::{config::Config, host::Host};
 use crate::dialect::Upstream;
@@ -88,7 +89,7 @@ impl Sharing {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
 }
 

@@ -6,10 +6,7 @@
 mod download;
 mod line;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::op::{Op, Outcome},
@@ -17,6 +14,7 @@ use outlast_core::{
     store::{Answer, Durability, Error, Page, Question, RunFilter, RunView, Store, Ticket},
     words::id::{RunNo, Seq},
 };
+use parking_lot::Mutex;
 
 use self::line::{Line, differs, refused};
 pub use self::{
@@ -67,7 +65,7 @@ impl Remote {
         let Ok(body) = serde_json::to_string(&sent) else { return self.no_route("this read") };
         let Answered { answer, beside } = self.line.ask(PATH, body)?.json()?;
         if let (Question::Payload { run, seq, role }, Answer::Payload(found)) = (question, &answer) {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock();
             if kept.len > KEPT {
                 *kept = Kept::default();
             }
@@ -80,7 +78,7 @@ impl Remote {
     }
 
     fn kept(&self, run: RunNo, role: Role, seq: Seq) -> Option<Payload> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).payloads.get(&(run, role, seq)).cloned()
+        self.kept.lock().payloads.get(&(run, role, seq)).cloned()
     }
 
     /// Asks for pages of at most [`MOST`] rows until `limit` rows are read. `question` asks for a page of so many rows

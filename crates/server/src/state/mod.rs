@@ -6,7 +6,7 @@ mod commits;
 mod error;
 pub mod retention;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use outlast_core::{
     engine::{
@@ -23,6 +23,7 @@ use outlast_core::{
         id::{RunId, Slot, uuid_v7},
     },
 };
+use parking_lot::Mutex;
 
 use crate::{
     hints::{Ear, Hints},
@@ -92,7 +93,7 @@ impl StateDesk {
     /// Sets the attempt in whose name changes are written from now on; `None`: no writes are accepted. Open
     /// transactions are aborted, because they must not be committed in the name of another attempt.
     pub fn drive(&self, writer: Option<(Actor, Slot)>) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         *open = Open { writer: Writer::Run(writer), transactions: Transactions::new(Limits::default()) };
     }
 
@@ -107,7 +108,7 @@ impl StateDesk {
         };
         let id = format!("txn_{}", uuid_v7(self.clock.now(), random(&*self.entropy)));
         let now = self.clock.monotonic_ms();
-        let mut open = self.open();
+        let mut open = self.open.lock();
         open.writer.actor()?;
         open.transactions.begin(&id, timeout_ms, snapshot, now)?;
         Ok(id)
@@ -116,13 +117,13 @@ impl StateDesk {
     /// Adds a change to an open transaction. Nothing is written to the store before `commit`.
     pub fn change(&self, id: &str, change: Change) -> Result<(), Error> {
         let now = self.clock.monotonic_ms();
-        Ok(self.open().transactions.change(id, change, now)?)
+        Ok(self.open.lock().transactions.change(id, change, now)?)
     }
 
     /// Returns the value of a key as an open transaction sees it.
     pub fn see(&self, id: &str, name: &Name) -> Result<Seen, Error> {
         let now = self.clock.monotonic_ms();
-        Ok(self.open().transactions.see(id, name, now)?)
+        Ok(self.open.lock().transactions.see(id, name, now)?)
     }
 
     /// Commits a transaction, all of it or nothing. Durable before it returns.
@@ -132,7 +133,7 @@ impl StateDesk {
     pub async fn commit(&self, id: &str) -> Result<Committed, Error> {
         let now = self.clock.monotonic_ms();
         let (ended, alone) = {
-            let mut open = self.open();
+            let mut open = self.open.lock();
             let ended = match open.transactions.commit(id, self.conflicts, now) {
                 Ok(put) => Ok(Put { actor: open.writer.actor()?, ..put }),
                 Err(e) => Err(e),
@@ -157,7 +158,7 @@ impl StateDesk {
 
     /// Aborts a transaction. Does nothing if it is not open.
     pub fn abort(&self, id: &str) {
-        self.open().transactions.abort(id);
+        self.open.lock().transactions.abort(id);
     }
 
     /// Applies changes in one commit, all or none, in the name of `writer`. Durable before it returns.
@@ -205,17 +206,13 @@ impl StateDesk {
         loop {
             tokio::time::sleep(TICK).await;
             let now = self.clock.monotonic_ms();
-            self.open().transactions.expire(now);
+            self.open.lock().transactions.expire(now);
         }
     }
 
     /// Returns the number of open transactions, and the bytes that they hold in memory.
     pub fn held(&self) -> (usize, usize) {
-        self.open().transactions.held()
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().transactions.held()
     }
 }
 

@@ -3,9 +3,10 @@
 //! No cookie: a cookie of one port of a host is sent to every other port of it. Secrets are kept as digests, and only in
 //! memory; a server that begins anew wants a new link.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use outlast_core::words::clock::{Clock, Entropy, random};
+use parking_lot::Mutex;
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
 
@@ -62,7 +63,7 @@ impl Sessions {
     pub fn exchange(&self, link: &str) -> Option<String> {
         let now = self.clock.boottime_ms();
         let wanted = digest(link);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let at = held.links.iter().position(|known| known.is(&wanted, now))?;
         held.links.remove(at);
         drop(held);
@@ -74,7 +75,7 @@ impl Sessions {
     /// Returns whether a credential is the bearer of a session that is still valid.
     pub fn knows(&self, bearer: &str) -> bool {
         let (now, wanted) = (self.clock.boottime_ms(), digest(bearer));
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.lock();
         held.bearers.iter().any(|known| known.is(&wanted, now))
     }
 
@@ -85,7 +86,7 @@ impl Sessions {
 
     fn keep(&self, list: impl Fn(&mut Held) -> &mut Vec<Secret>, secret: &str, good_ms: u64) {
         let now = self.clock.boottime_ms();
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let list = list(&mut held);
         list.retain(|known| known.until_ms > now);
         if list.len() == MOST {

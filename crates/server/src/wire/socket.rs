@@ -6,11 +6,12 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use outlast_core::call::{ConnectionId, connection::Event};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::proxy::registry::Registry;
@@ -39,26 +40,22 @@ struct Waiting {
 pub type Mark = Box<dyn FnOnce() + Send>;
 
 impl Wire {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records the client of a request that arrived on this connection, so that the client is reported as
     /// gone if the socket breaks.
     pub fn answering(&self, client: Client) {
-        self.lock().answering = Some(client);
+        self.0.lock().answering = Some(client);
     }
 
     /// Records that the whole body for the request `id` is in hyper's buffer.
     pub fn answered(&self, id: ConnectionId) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         let client = waiting.answering.take_if(|client| client.id == id);
         waiting.answered.extend(client);
     }
 
     /// Records that the body for the request `id` was dropped before its end, and reports the client as gone.
     pub fn left(&self, id: ConnectionId) {
-        let client = self.lock().answering.take_if(|client| client.id == id);
+        let client = self.0.lock().answering.take_if(|client| client.id == id);
         if let Some(client) = client {
             client.leaves();
         }
@@ -66,7 +63,7 @@ impl Wire {
 
     /// Records that the bytes of a mark are in hyper's buffer: `mark` is called after the next flush.
     pub fn marks(&self, mark: Mark) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         if !waiting.closed {
             waiting.marks.push(mark);
         }
@@ -74,12 +71,12 @@ impl Wire {
 
     /// Returns the number of flushes so far that left nothing in hyper's buffer.
     pub fn flushes(&self) -> u64 {
-        self.lock().flushes
+        self.0.lock().flushes
     }
 
     /// Returns `Ready` after more than `since` flushes, or when the connection is closed; until then `Pending`.
     pub fn poll_flushed(&self, since: u64, cx: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         if waiting.flushes > since || waiting.closed {
             return Poll::Ready(());
         }
@@ -90,7 +87,7 @@ impl Wire {
     /// Records that hyper's whole buffer went to the kernel, and reports the clients with answers in it as delivered.
     pub(crate) fn flushed(&self) {
         let (answered, marks, waker) = {
-            let mut waiting = self.lock();
+            let mut waiting = self.0.lock();
             waiting.flushes += 1;
             let answered = std::mem::take(&mut waiting.answered);
             (answered, std::mem::take(&mut waiting.marks), waiting.waker.take())
@@ -104,7 +101,7 @@ impl Wire {
 
     fn closed(&self) {
         let (answered, answering) = {
-            let mut waiting = self.lock();
+            let mut waiting = self.0.lock();
             waiting.closed = true;
             waiting.marks.clear();
             (std::mem::take(&mut waiting.answered), waiting.answering.take())

@@ -124,7 +124,7 @@ impl Follower {
         let Some(live) = self.live.clone().or_else(|| self.host.registry.live((self.run, self.seq))) else {
             return Ok(());
         };
-        let new = live.log().visible_from(visible, self.at).to_vec();
+        let new = live.log.lock().visible_from(visible, self.at).to_vec();
         self.live = Some(live);
         self.send(new).await
     }
@@ -148,8 +148,8 @@ impl Follower {
         let rest = match (kept, &self.live) {
             (Some(kept), _) => kept.get(self.at..).map(<[u8]>::to_vec),
             // Not recorded: the run keeps digests only. One that was dropped for want of memory has no frames.
-            (None, Some(live)) if done && !live.log().frames.is_empty() => {
-                Some(live.log().visible_from(Visible::Whole, self.at).to_vec())
+            (None, Some(live)) if done && !live.log.lock().frames.is_empty() => {
+                Some(live.log.lock().visible_from(Visible::Whole, self.at).to_vec())
             }
             _ => None,
         };

@@ -1,15 +1,13 @@
 //! Tokens of a run, split into prompt and completion. Its budget counts only the sum.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
 use outlast_core::{
     journal::{Entry, Kind, State},
     store::{self, Store},
     words::id::{Micros, RunNo, Seq},
 };
+use parking_lot::Mutex;
 
 /// Number of entries read at once.
 const PAGE: usize = 1000;
@@ -40,7 +38,7 @@ impl Counted {
 impl Tokens {
     /// Returns the tokens of all of a run's calls. Reads only the entries that are not in the cache.
     pub fn of(&self, store: &dyn Store, run: RunNo) -> Result<Counted, store::Error> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.0.lock();
         let (mut upto, mut closed) = known().get(&run).copied().unwrap_or_default();
         let (mut all, mut firm) = (closed, true);
         each(store, run, upto, |e| {

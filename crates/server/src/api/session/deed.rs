@@ -277,7 +277,7 @@ impl Session {
             }
             Deed::ReturnItem { seq } => {
                 let opening = self.opening(seq);
-                self.openings().forget(self.run, Seq(seq));
+                self.openings.lock().forget(self.run, Seq(seq));
                 self.told(asked, ReturnItem { opening }, Durability::Committed).await
             }
             Deed::ExpectItems { items } => {
@@ -292,7 +292,7 @@ impl Session {
                 let (nano_usd, tokens) = (nano_usd.map(amount), amount(tokens));
                 let settle = reservation::settlement(self.opening(seq), attempt, nano_usd, tokens);
                 let told = self.told(asked, settle, Durability::Synced).await?;
-                self.openings().forget(self.run, Seq(seq));
+                self.openings.lock().forget(self.run, Seq(seq));
                 asked.host.wake();
                 Ok(told)
             }
@@ -370,7 +370,7 @@ impl Session {
 
     /// Returns the opening of an entry that the session has open. Without one, a closing gets `already_taken`.
     fn opening(&self, seq: i64) -> outlast_core::journal::Opening {
-        self.openings().of(self.run, Seq(seq))
+        self.openings.lock().of(self.run, Seq(seq))
     }
 
     /// Stores all parts of a long value but the last, which it returns.
@@ -387,8 +387,8 @@ impl Session {
     async fn told(&self, asked: &ApiRequest, op: impl Into<Op>, durability: Durability) -> Answered<Error> {
         let outcome = asked.host.store.submit(op.into(), durability).await;
         match &outcome {
-            Ok(outcome) => self.openings().note(self.run, outcome),
-            Err(store::Error::Engine(e)) => self.openings().note_failure(self.run, e),
+            Ok(outcome) => self.openings.lock().note(self.run, outcome),
+            Err(store::Error::Engine(e)) => self.openings.lock().note_failure(self.run, e),
             Err(_) => {}
         }
         let told: Value = match outcome? {
@@ -410,7 +410,7 @@ impl Session {
                 return Err(Error::Halted { refusal: Box::new(refusal) });
             }
             Outcome::Admitted(Admission::Go { opening, .. }) => {
-                self.openings().keep(opening);
+                self.openings.lock().keep(opening);
                 json!({ "seq": opening.seq.0 })
             }
             Outcome::Admitted(Admission::Wait { refusal }) => json!({ "waits_for": refusal.message() }),

@@ -7,11 +7,7 @@
 mod deed;
 mod opening;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use outlast_core::{
@@ -24,6 +20,7 @@ use outlast_core::{
     store::{self, Ask as _, Durability},
     words::id::{RunId, RunNo, Slot},
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
@@ -76,12 +73,8 @@ struct Work {
 }
 
 impl Sessions {
-    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn find(&self, key: &str) -> Result<Arc<Session>, Error> {
-        self.all().get(key).cloned().ok_or(Error::UnknownSession)
+        self.0.lock().get(key).cloned().ok_or(Error::UnknownSession)
     }
 }
 
@@ -99,7 +92,7 @@ pub(super) async fn open(asked: ApiRequest) -> Answered<Error> {
     let chance: [u8; 16] = outlast_core::words::clock::random(asked.host.node.entropy());
     let key: String = chance.iter().map(|byte| format!("{byte:02x}")).collect();
     first["session"] = json!(key);
-    asked.api.sessions.all().insert(key.clone(), session.clone());
+    asked.api.sessions.0.lock().insert(key.clone(), session.clone());
     let (to, pieces) = mpsc::channel(AHEAD);
     let attending =
         Attending { host: asked.host.clone(), sessions: asked.api.sessions.clone(), key, session };
@@ -112,7 +105,7 @@ pub(super) async fn act(asked: ApiRequest) -> Answered<Error> {
     let session = asked.api.sessions.find(asked.name())?;
     let deed: deed::Deed = asked.json()?;
     if let deed::Deed::End { how } = deed {
-        asked.api.sessions.all().remove(asked.name());
+        asked.api.sessions.0.lock().remove(asked.name());
         let status = session.end(&asked.host, how).await?;
         return json(&json!({ "status": status }));
     }
@@ -153,7 +146,7 @@ impl Attending {
             }
         }
         let _ = to.send(Piece::End).await;
-        let ended = self.sessions.all().remove(&self.key);
+        let ended = self.sessions.0.lock().remove(&self.key);
         if ended.is_some() {
             self.session.die(self.host.store.clone()).await;
         }
@@ -194,10 +187,6 @@ enum How {
 }
 
 impl Session {
-    fn openings(&self) -> std::sync::MutexGuard<'_, Openings> {
-        self.openings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the attempt as the client says, and deregisters the instance. Returns the run's status.
     async fn end(&self, host: &Host, how: How) -> Result<&'static str, Error> {
         let Some(work) = &self.work else { return Ok("completed") };

@@ -45,7 +45,7 @@ impl Source {
         match self {
             Source::Nothing => Bytes::new(),
             Source::Live(live) => {
-                let log = live.log();
+                let log = live.log.lock();
                 let part = log.visible_from(visible, from);
                 Bytes::copy_from_slice(&part[..most.min(part.len())])
             }
@@ -89,7 +89,7 @@ impl Reply {
         if self.head.is_some() {
             let (status, headers, streamed) = match &self.source {
                 Source::Live(live) if visible != Visible::Nothing => {
-                    let log = live.log();
+                    let log = live.log.lock();
                     (log.status, log.headers.clone(), log.streamed)
                 }
                 Source::Stored(answer) => (answer.status, answer.headers.clone(), answer.streamed),

@@ -99,7 +99,7 @@ impl Carry {
 
     /// Discards the answer of the failed try, and counts a retry.
     pub(super) fn begin_again(&mut self) {
-        *self.live.log() = Log::default();
+        *self.live.log.lock() = Log::default();
         // A usage limit that an earlier try reported still holds.
         self.answer = Answered { limited: self.answer.limited, ..Answered::default() };
         self.tries.again += 1;

@@ -45,7 +45,7 @@ impl Carry {
     /// A settlement that is already with the store keeps its own copy; the next try to settle is without the answer,
     /// which then cannot be replayed.
     pub(super) fn drop_answer(&mut self) {
-        let frames = std::mem::take(&mut self.live.log().frames);
+        let frames = std::mem::take(&mut self.live.log.lock().frames);
         self.settling.dropped = true;
         let bytes = frames.bytes().len();
         tracing::warn!(
@@ -61,7 +61,7 @@ impl Carry {
         let call = &self.call;
         let kept = ending == Ending::Done && call.seat.record != Record::Digests && !self.settling.dropped;
         let answer = kept.then(|| {
-            let log = self.live.log();
+            let log = self.live.log.lock();
             record::to_bytes(log.status, &log.headers, &log.frames)
         });
         let detail = self.answer.outcome.error.as_ref().map(|e| {
@@ -132,7 +132,7 @@ impl Carry {
             self.host.memories.of(run).lock().kept.add(&self.answer.outcome.kept);
         }
         if self.settling.ending == Some(Ending::Done) {
-            busy_waiting::answered(&self.host, call, || self.live.log().frames.bytes().to_vec());
+            busy_waiting::answered(&self.host, call, || self.live.log.lock().frames.bytes().to_vec());
         }
         resume_tax::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
