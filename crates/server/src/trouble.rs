@@ -73,7 +73,7 @@ mod tests {
         assert!(!trouble.note(None), "an answer that comes in time is no news");
         let (answer, answered) = tokio::sync::oneshot::channel();
         let store = async {
-            while trouble.logged.lock().unwrap().is_none() {
+            while trouble.logged.lock().is_none() {
                 tokio::task::yield_now().await;
             }
             answer.send(()).unwrap();

@@ -374,6 +374,60 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Reads the members of an object; null has none. Errors name `field`.
+    pub fn object_or_null(
+        &mut self,
+        field: &str,
+        member: impl FnMut(&mut Self, &str) -> Result<()>,
+    ) -> Result<()> {
+        if self.kind()? == Kind::Null {
+            return self.literal().map(drop);
+        }
+        self.expect(field, Kind::Object)?;
+        self.object(member).map(drop)
+    }
+
+    /// Reads the elements of an array; null has none. Returns the bytes of its brackets and commas. Errors name `field`.
+    pub fn array_or_null(
+        &mut self,
+        field: &str,
+        element: impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<u64> {
+        if self.kind()? == Kind::Null {
+            return self.literal().map(|_| 0);
+        }
+        self.expect(field, Kind::Array)?;
+        self.array(element)
+    }
+
+    /// Reads the elements of an array, and skips any other value. Returns the bytes of brackets and commas.
+    pub fn array_or_skip(&mut self, element: impl FnMut(&mut Self, usize) -> Result<()>) -> Result<u64> {
+        match self.kind()? {
+            Kind::Array => self.array(element),
+            _ => self.skip().map(|_| 0),
+        }
+    }
+
+    /// Returns the text member `name` of an object; `None` without one, and for any other value. Skips all else.
+    pub fn text_member(&mut self, name: &str) -> Result<Option<Cow<'a, str>>> {
+        let mut text = None;
+        if self.kind()? != Kind::Object {
+            return self.skip().map(|_| None);
+        }
+        self.object(|json, key| match json.kind()? {
+            Kind::String if key == name => json.string().map(|value| text = Some(value.decode())),
+            _ => json.skip().map(drop),
+        })?;
+        Ok(text)
+    }
+
+    /// Reads a string, and adds its length with its quotes to `bytes`.
+    pub fn counted_string(&mut self, bytes: &mut u64) -> Result<String> {
+        let text = self.string()?.decode().into_owned();
+        *bytes += text.len() as u64 + 2;
+        Ok(text)
+    }
+
     /// Checks that the next value is of `kind`. Errors name `field`.
     pub fn expect(&mut self, field: &str, kind: Kind) -> Result<()> {
         let had = self.kind()?;

@@ -34,7 +34,8 @@ pub mod talk;
 pub mod told_time;
 mod usage_limit;
 
-use std::borrow::Cow;
+use lenient::parse_json;
+use serde_json::Value;
 
 pub use answer::{AnswerStream, Frame, FrameKind, Outcome, UpstreamError};
 pub use canonical::{canonical, canonical_value};
@@ -48,78 +49,62 @@ pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, deployment, is_geminis, route};
 pub use usage_limit::usage_limit;
 
-/// Metered endpoint of one LLM API. Implementations have no state and are used as statics.
-pub trait Dialect: Send + Sync + std::fmt::Debug {
-    /// Returns the dialect's name in the journal, such as `openai.chat`.
-    fn name(&self) -> &'static str;
-
-    fn upstream(&self) -> Upstream;
-
-    /// Returns whether the upstream stores answers, which a later request can name by their ids.
-    fn keeps_answers(&self) -> bool {
-        false
-    }
-
-    /// Parses a request body, decoded (not compressed) and sent to `target` (path and query), in one pass.
+/// Metered endpoint of one LLM API: a row of facts, and of functions that read its bodies.
+#[derive(Debug)]
+pub struct Dialect {
+    /// Name of the dialect in the journal, such as `openai.chat`.
+    pub name: &'static str,
+    pub upstream: Upstream,
+    /// Whether the upstream stores answers, which a later request can name by their ids.
+    pub keeps_answers: bool,
+    /// Parses a request body, decoded (not compressed) and sent to a target (path and query), in one pass.
     ///
     /// Errors name the field. Mistakes that the upstream itself refuses at no cost (an unknown role, a temperature out
     /// of range) are not checked here.
-    fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
-
-    /// Returns the body as it goes upstream: `body` unchanged unless something has to change.
-    ///
-    /// `body` must be the one that `request` was parsed from. `cap`: tokens to which the output is capped; a lower cap
-    /// of the client's stays, and `None` changes no cap. With `want_usage` a stream is asked to report its usage, if
-    /// the dialect has an option for it and the client did not set it.
-    fn edit<'b>(
-        &self,
-        body: &'b [u8],
-        request: &Request,
-        cap: Option<u64>,
-        want_usage: bool,
-    ) -> Cow<'b, [u8]> {
-        edit::edit(body, request, cap, want_usage)
-    }
-
-    /// Reads the facts of a whole JSON answer, success or error. A body that is not JSON gives an empty outcome.
-    fn read_json(&self, body: &[u8]) -> Outcome;
-
-    /// Returns a reader for the event stream that answers `request`.
-    fn read_stream(&self, request: &Request) -> AnswerStream;
+    pub parse: fn(&str, &[u8]) -> Result<Request, BadRequest>,
+    /// Reads the facts of a whole JSON answer, success or error.
+    read: fn(&Value) -> Outcome,
+    /// Makes a reader for the event stream that answers a request.
+    pub read_stream: fn(&Request) -> AnswerStream,
 }
 
-/// Dialects whose calls the proxy admits, counts and charges, for lookup by name.
-pub static DIALECTS: [&dyn Dialect; 5] = [
-    &openai_chat::OpenAiChat,
-    &openai_responses::OpenAiResponses,
-    &openai_embeddings::OpenAiEmbeddings,
-    &anthropic_messages::AnthropicMessages,
-    &gemini::Gemini,
-];
-
-/// Returns the dialect that a journal entry names; `None` if this version does not know it.
-pub fn by_name(name: &str) -> Option<&'static dyn Dialect> {
-    DIALECTS.iter().copied().find(|dialect| dialect.name() == name)
+impl Dialect {
+    /// Reads the facts of a whole answer. A body that is not JSON gives an empty outcome.
+    pub fn read_json(&self, body: &[u8]) -> Outcome {
+        parse_json(body).map(|body| (self.read)(&body)).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    pub(super) static DIALECTS: [&Dialect; 5] = [
+        &openai_chat::DIALECT,
+        &openai_responses::DIALECT,
+        &openai_embeddings::DIALECT,
+        &anthropic_messages::DIALECT,
+        &gemini::DIALECT,
+    ];
+
     #[test]
-    fn every_dialect_is_found_by_its_name() {
+    fn every_dialect_has_a_name_of_its_own() {
         for dialect in DIALECTS {
-            assert_eq!(by_name(dialect.name()).map(|d| d.name()), Some(dialect.name()));
+            assert_eq!(
+                DIALECTS.iter().filter(|other| other.name == dialect.name).count(),
+                1,
+                "{}",
+                dialect.name
+            );
         }
-        assert!(by_name("openai.unheard_of").is_none());
     }
 
     /// The events that providers and gateways send while there is nothing to tell, and the smallest that tell something.
     #[test]
     fn an_event_gets_on_if_it_carries_a_part_of_the_answer() {
         let request = Request { choices: 1, ..Request::default() };
-        let kinds = |dialect: &dyn Dialect, text: &str| {
-            let frames = dialect.read_stream(&request).push(text.to_owned().into());
+        let kinds = |dialect: &Dialect, text: &str| {
+            let frames = (dialect.read_stream)(&request).push(text.to_owned().into());
             frames.into_iter().map(|frame| frame.kind).collect::<Vec<_>>()
         };
         let chat = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
@@ -127,9 +112,8 @@ mod tests {
         let gemini = |parts: &str| {
             format!("data: {{\"candidates\":[{{\"content\":{{\"role\":\"model\",\"parts\":{parts}}}}}]}}\n\n")
         };
-        let (c, r): (&dyn Dialect, &dyn Dialect) =
-            (&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses);
-        let (m, g): (&dyn Dialect, &dyn Dialect) = (&anthropic_messages::AnthropicMessages, &gemini::Gemini);
+        let (c, r) = (&openai_chat::DIALECT, &openai_responses::DIALECT);
+        let (m, g) = (&anthropic_messages::DIALECT, &gemini::DIALECT);
         for (dialect, event) in [
             (c, ": keepalive\n\n".to_owned()),
             (c, chat("{}")),

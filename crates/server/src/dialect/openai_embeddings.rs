@@ -8,55 +8,50 @@ use super::{
     AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream,
     answer::{EventReader, FrameKind, Reading, text, upstream_error},
     json_spans::{Kind, Scanner, wrong_type},
-    lenient::parse_json,
-    request::read_body,
+    request::{BodyReader, read_body, required},
     sse::Event,
 };
 
-#[derive(Clone, Copy, Debug)]
-pub struct OpenAiEmbeddings;
+pub static DIALECT: Dialect = Dialect {
+    name: "openai.embeddings",
+    upstream: Upstream::OpenAi,
+    keeps_answers: false,
+    // There is no output, so the cap is 0: the input bound is also the least that has to be reserved.
+    parse: |_, body| {
+        let request = Request { cap: Some(0), client_asked_usage: true, ..Request::new("") };
+        read_body(body, Parser { request, ..Parser::default() })
+    },
+    read,
+    read_stream: |_| AnswerStream::new(NoEvents),
+};
 
-impl Dialect for OpenAiEmbeddings {
-    fn name(&self) -> &'static str {
-        "openai.embeddings"
-    }
+/// State of the one pass over a request body.
+#[derive(Default)]
+struct Parser {
+    request: Request,
+    model: Option<String>,
+    input: Option<()>,
+    bytes: u64,
+}
 
-    fn upstream(&self) -> Upstream {
-        Upstream::OpenAi
-    }
-
-    fn parse(&self, _target: &str, body: &[u8]) -> Result<Request, BadRequest> {
-        // There is no output, so the cap is 0: the input bound is also the least that has to be reserved.
-        let mut request = Request { cap: Some(0), client_asked_usage: true, ..Request::new("") };
-        let (mut model, mut has_input, mut bytes) = (None, false, 0);
-        let (frame, open) = read_body(body, |json, key| {
-            match key {
-                "model" => model = Some(json.text("model")?),
-                "input" => {
-                    has_input = true;
-                    bytes += input(json, &mut request)?;
-                }
-                "user" => json.skip().map(drop)?,
-                _ => bytes += json.skip()?.raw,
+impl BodyReader for Parser {
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<(), BadRequest> {
+        match key {
+            "model" => self.model = Some(json.text("model")?),
+            "input" => {
+                self.input = Some(());
+                self.bytes += input(json, &mut self.request)?;
             }
-            Ok(())
-        })?;
-        request.model = model.ok_or(BadRequest::Missing { field: "model" })?;
-        if !has_input {
-            return Err(BadRequest::Missing { field: "input" });
+            "user" => json.skip().map(drop)?,
+            _ => self.bytes += json.skip()?.raw,
         }
-        request.input_bound = bytes + frame;
-        request.spans.body_len = body.len();
-        request.spans.open = open;
-        Ok(request)
+        Ok(())
     }
 
-    fn read_json(&self, body: &[u8]) -> Outcome {
-        parse_json(body).map(|body| read(&body)).unwrap_or_default()
-    }
-
-    fn read_stream(&self, _request: &Request) -> AnswerStream {
-        AnswerStream::new(NoEvents)
+    fn finish(self, frame: u64) -> Result<Request, BadRequest> {
+        let model = required("model", self.model)?;
+        required("input", self.input)?;
+        Ok(Request { model, input_bound: self.bytes + frame, ..self.request })
     }
 }
 
@@ -120,7 +115,7 @@ mod tests {
     use super::*;
 
     fn parse(body: &str) -> Result<Request, BadRequest> {
-        OpenAiEmbeddings.parse("/v1/embeddings", body.as_bytes())
+        (DIALECT.parse)("/v1/embeddings", body.as_bytes())
     }
 
     #[test]
@@ -164,7 +159,7 @@ mod tests {
     #[test]
     fn a_cap_changes_nothing_in_a_request_without_output() {
         let body = r#"{"model":"m","input":"x"}"#;
-        let edited = OpenAiEmbeddings.edit(body.as_bytes(), &parse(body).unwrap(), Some(5), true);
+        let edited = parse(body).unwrap().edit(body.as_bytes(), Some(5), true);
         assert!(matches!(edited, Cow::Borrowed(_)));
     }
 
@@ -176,10 +171,10 @@ mod tests {
             (r#"{"data":[]}"#, None),
             ("nothing", None),
         ] {
-            let usage = OpenAiEmbeddings.read_json(answer.as_bytes()).usage;
+            let usage = DIALECT.read_json(answer.as_bytes()).usage;
             assert_eq!(usage.map(|u| (u.input, u.output)), input.map(|n| (n, 0)), "{answer}");
         }
-        let refused = OpenAiEmbeddings.read_json(br#"{"error":{"message":"no"}}"#);
+        let refused = DIALECT.read_json(br#"{"error":{"message":"no"}}"#);
         assert_eq!(refused.error.map(|e| e.message).as_deref(), Some("no"));
     }
 }

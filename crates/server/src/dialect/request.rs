@@ -1,10 +1,11 @@
 //! Facts of a request that decide its cost, in one shape for every dialect.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use outlast_core::words::usage::ServiceTier;
 
 use super::{
+    edit,
     json_spans::{Kind, Scanner},
     service_tier::read_tier,
 };
@@ -67,6 +68,15 @@ pub struct Request {
 impl Request {
     pub(super) fn new(cap_field: &'static str) -> Self {
         Self { choices: 1, turns: 1, cap_field, ..Self::default() }
+    }
+
+    /// Returns the body as it goes upstream: `body` unchanged unless something has to change.
+    ///
+    /// `body` must be the one that the request was parsed from. `cap`: tokens to which the output is capped; a lower cap
+    /// of the client's stays, and `None` changes no cap. With `want_usage` a stream is asked to report its usage, if
+    /// the dialect has an option for it and the client did not set it.
+    pub fn edit<'b>(&self, body: &'b [u8], cap: Option<u64>, want_usage: bool) -> Cow<'b, [u8]> {
+        edit::edit(body, self, cap, want_usage)
     }
 
     /// Reads an output cap, and returns it; `None` for null.
@@ -138,22 +148,33 @@ pub(super) enum UsageOption {
     ReplaceMember(Range<usize>),
 }
 
-/// Reads a body, which must be one object: `member` is called with each key and must read the key's value.
-///
-/// Returns the number of bytes of the object without its values, and the byte position behind its `{`.
-pub(super) fn read_body(
-    body: &[u8],
-    member: impl FnMut(&mut Scanner<'_>, &str) -> Result<()>,
-) -> Result<(u64, usize)> {
+/// State of the one pass over a request body.
+pub(super) trait BodyReader: Sized {
+    /// Reads the value of the member `key`.
+    fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()>;
+
+    /// Returns the facts of the body, when all its members were read. `frame`: bytes of the object without its values.
+    fn finish(self, frame: u64) -> Result<Request>;
+}
+
+/// Reads a body, which must be one object.
+pub(super) fn read_body(body: &[u8], mut reader: impl BodyReader) -> Result<Request> {
     let mut json = Scanner::new(body)?;
     match json.kind()? {
         Kind::Object => {}
         had => return Err(BadRequest::NotAnObject { had: had.name() }),
     }
     let open = json.position() + 1;
-    let frame = json.object(member)?;
+    let frame = json.object(|json, key| reader.member(json, key))?;
     json.end()?;
-    Ok((frame, open))
+    let mut request = reader.finish(frame)?;
+    (request.spans.body_len, request.spans.open) = (body.len(), open);
+    Ok(request)
+}
+
+/// Returns the value of a member that a body must have. Errors: `missing_field`.
+pub(super) fn required<T>(field: &'static str, value: Option<T>) -> Result<T> {
+    value.ok_or(BadRequest::Missing { field })
 }
 
 /// Reason why a request is refused (400 or 403) without going upstream.

@@ -2,12 +2,7 @@
 //! refused.
 
 use super::{
-    Dialect, Upstream,
-    anthropic_messages::AnthropicMessages,
-    gemini::Gemini,
-    openai_chat::OpenAiChat,
-    openai_embeddings::OpenAiEmbeddings,
-    openai_responses::OpenAiResponses,
+    Dialect, Upstream, anthropic_messages, openai_chat, openai_embeddings, openai_responses,
     spelling::{ambiguous, loose},
 };
 
@@ -22,7 +17,7 @@ pub struct HeaderFacts {
 #[derive(Clone, Copy, Debug)]
 pub enum Route<'t> {
     /// The request costs money: it is admitted, journaled and settled.
-    Metered(&'static dyn Dialect),
+    Metered(&'static Dialect),
     /// The request costs nothing: it is passed on and not journaled.
     Free { upstream: Upstream },
     /// The request costs nothing and names a stored answer of the upstream: it is passed on only if that answer is in
@@ -42,7 +37,7 @@ impl Route<'_> {
     /// Returns the upstream whose API is addressed; `None` if it is not known.
     pub fn upstream(&self) -> Option<Upstream> {
         match self {
-            Route::Metered(dialect) => Some(dialect.upstream()),
+            Route::Metered(dialect) => Some(dialect.upstream),
             Route::Free { upstream } | Route::Kept { upstream, .. } | Route::Refused { upstream, .. } => {
                 Some(*upstream)
             }
@@ -69,21 +64,21 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
         _ => Upstream::Anthropic,
     };
     match (method, segments.as_slice()) {
-        ("POST", ["v1", "chat", "completions"]) => Route::Metered(&OpenAiChat),
+        ("POST", ["v1", "chat", "completions"]) => Route::Metered(&openai_chat::DIALECT),
         ("POST", ["v1", "deployments", name, "chat", "completions"]) if !name.is_empty() => {
-            Route::Metered(&OpenAiChat)
+            Route::Metered(&openai_chat::DIALECT)
         }
         ("POST", ["v1", "deployments", name, "embeddings"]) if !name.is_empty() => {
-            Route::Metered(&OpenAiEmbeddings)
+            Route::Metered(&openai_embeddings::DIALECT)
         }
-        ("POST", ["v1", "responses"]) => Route::Metered(&OpenAiResponses),
+        ("POST", ["v1", "responses"]) => Route::Metered(&openai_responses::DIALECT),
         ("GET" | "DELETE", ["v1", "responses", id]) | ("GET", ["v1", "responses", id, "input_items"])
             if !id.is_empty() =>
         {
             Route::Kept { upstream: Upstream::OpenAi, id }
         }
-        ("POST", ["v1", "embeddings"]) => Route::Metered(&OpenAiEmbeddings),
-        ("POST", ["v1", "messages"]) => Route::Metered(&AnthropicMessages),
+        ("POST", ["v1", "embeddings"]) => Route::Metered(&openai_embeddings::DIALECT),
+        ("POST", ["v1", "messages"]) => Route::Metered(&anthropic_messages::DIALECT),
         ("POST", ["v1", "messages", "count_tokens"]) => Route::Free { upstream: Upstream::Anthropic },
         ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
         ("GET", ["v1", "models", id]) if !id.is_empty() => Route::Free { upstream: shared },
@@ -115,7 +110,7 @@ fn gemini(last: &str) -> Route<'static> {
     let refused = |reason| Route::Refused { upstream, reason };
     match last.split_once(':') {
         Some(("", _)) | None => Route::Unknown,
-        Some((_, "generateContent" | "streamGenerateContent")) => Route::Metered(&Gemini),
+        Some((_, "generateContent" | "streamGenerateContent")) => Route::Metered(&super::gemini::DIALECT),
         Some((_, "countTokens")) => Route::Free { upstream },
         Some((_, "embedContent" | "batchEmbedContents")) => {
             refused("Gemini's embeddings are not metered yet")
@@ -195,7 +190,7 @@ mod tests {
 
     fn says(method: &str, target: &str, headers: HeaderFacts) -> String {
         match route(method, target, headers) {
-            Route::Metered(dialect) => format!("metered {}", dialect.name()),
+            Route::Metered(dialect) => format!("metered {}", dialect.name),
             Route::Free { upstream } => format!("free {upstream:?}"),
             Route::Kept { upstream, id } => format!("kept {upstream:?} {id}"),
             Route::Refused { upstream, .. } => format!("refused {upstream:?}"),

@@ -64,7 +64,7 @@ impl Proxy {
         }
         match routed {
             Route::Metered(dialect) => {
-                let to = to(dialect.upstream());
+                let to = to(dialect.upstream);
                 let shape = to.shape();
                 let shaped = |r: Refusal| {
                     let (code, message) = (r.code().into(), outlast_core::run::token::mask(&r.to_string()));

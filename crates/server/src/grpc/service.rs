@@ -158,40 +158,47 @@ impl StatehouseService for Statehouse {
 
 /// Lists all keys of an agent, at one moment.
 fn listed(store: &dyn Store, r: ListKeysRequest) -> Result<ListKeysResponse, Error> {
-    let (mut scan, mut keys, mut room) =
-        (begin(store, r.namespace, r.agent_id)?, Vec::new(), Room::default());
-    scan.limit = KEYS;
-    loop {
-        let page = store.state_keys(&scan)?;
-        let is_last = page.len() < scan.limit;
-        for listed in page {
-            room.take(prost::encoding::string::encoded_len(1, &listed.key))?;
-            keys.push(listed.key);
-        }
-        if is_last {
-            return Ok(ListKeysResponse { keys });
-        }
-        scan.after = keys.last().cloned();
-    }
+    let scan = Scan { limit: KEYS, ..begin(store, r.namespace, r.agent_id)? };
+    let keys = whole(
+        scan,
+        |scan| Ok(store.state_keys(scan)?.into_iter().map(|listed| listed.key).collect()),
+        |key: &String| key,
+        |key| prost::encoding::string::encoded_len(1, key),
+    )?;
+    Ok(ListKeysResponse { keys })
 }
 
 /// Reads all keys with a prefix and their values, at one moment.
 fn scanned(store: &dyn Store, r: ScanPrefixRequest) -> Result<ScanPrefixResponse, Error> {
-    let (mut scan, mut entries, mut room) =
-        (begin(store, r.namespace, r.agent_id)?, Vec::new(), Room::default());
-    (scan.prefix, scan.limit) = (r.prefix, VALUES);
+    let scan = Scan { prefix: r.prefix, limit: VALUES, ..begin(store, r.namespace, r.agent_id)? };
+    let entries = whole(
+        scan,
+        |scan| store.state_scan(scan)?.into_iter().map(entry).collect(),
+        |entry: &ScanEntry| &entry.key,
+        |entry| prost::encoding::message::encoded_len(1, entry),
+    )?;
+    Ok(ScanPrefixResponse { entries })
+}
+
+/// Reads all pages of a scan. `len`: bytes of a row in the reply.
+fn whole<T>(
+    mut scan: Scan,
+    page: impl Fn(&Scan) -> Result<Vec<T>, Error>,
+    key: impl Fn(&T) -> &str,
+    len: impl Fn(&T) -> usize,
+) -> Result<Vec<T>, Error> {
+    let (mut all, mut room) = (Vec::new(), Room::default());
     loop {
-        let page = store.state_scan(&scan)?;
-        let is_last = page.len() < scan.limit;
-        scan.after = page.last().map(|item| item.key.clone());
-        for item in page {
-            let entry = entry(item)?;
-            room.take(prost::encoding::message::encoded_len(1, &entry))?;
-            entries.push(entry);
+        let rows = page(&scan)?;
+        let is_last = rows.len() < scan.limit;
+        for row in rows {
+            room.take(len(&row))?;
+            all.push(row);
         }
         if is_last {
-            return Ok(ScanPrefixResponse { entries });
+            return Ok(all);
         }
+        scan.after = all.last().map(|row| key(row).to_owned());
     }
 }
 

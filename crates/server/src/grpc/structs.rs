@@ -3,13 +3,10 @@
 //! The JSON has no whitespace, members sorted by name, and whole numbers without a point. A number is a double over
 //! gRPC, and its shortest text reads back as the same double.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
-use serde::{
-    de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor},
-    ser::{Error as _, Serialize, SerializeMap as _, SerializeSeq as _, Serializer},
-};
+use serde_json::{Map, Number, Value as Json};
 
 use crate::state::Error;
 
@@ -18,7 +15,7 @@ const WHOLE: f64 = 9.0e18;
 
 /// Converts a Struct to JSON text. Errors: a number that JSON does not have.
 pub fn to_json(value: &Struct) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(&Members(&value.fields)).map_err(|e| Error::BadValue(e.to_string()))
+    serde_json::to_vec(&members(&value.fields)?).map_err(|e| Error::BadValue(e.to_string()))
 }
 
 /// Converts JSON text to a Struct. A Struct is always an object, so any other value becomes its one member
@@ -26,115 +23,53 @@ pub fn to_json(value: &Struct) -> Result<Vec<u8>, Error> {
 ///
 /// Errors: bytes that are not JSON, which only other interfaces can have written; the error names `key`.
 pub fn from_json(text: &[u8], key: &str) -> Result<Struct, Error> {
-    let Read(value) = serde_json::from_slice(text)
+    let json = serde_json::from_slice(text)
         .map_err(|_| Error::NotJson { what: format!("the value of key {key:?}") })?;
-    Ok(match value.kind {
+    Ok(match read(json).kind {
         Some(Kind::StructValue(object)) => object,
         kind => Struct { fields: BTreeMap::from([("value".to_owned(), Value { kind })]) },
     })
 }
 
-struct Members<'a>(&'a BTreeMap<String, Value>);
-
-impl Serialize for Members<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(self.0.len()))?;
-        for (name, value) in self.0 {
-            map.serialize_entry(name, &Written(value))?;
-        }
-        map.end()
-    }
+fn members(fields: &BTreeMap<String, Value>) -> Result<Map<String, Json>, Error> {
+    fields.iter().map(|(name, value)| Ok((name.clone(), written(value)?))).collect()
 }
 
-struct Written<'a>(&'a Value);
-
-impl Serialize for Written<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match &self.0.kind {
-            None | Some(Kind::NullValue(_)) => to.serialize_unit(),
-            Some(Kind::BoolValue(b)) => to.serialize_bool(*b),
-            Some(Kind::StringValue(s)) => to.serialize_str(s),
-            Some(Kind::NumberValue(n)) if !n.is_finite() => {
-                Err(S::Error::custom(format!("the number {n}, which JSON does not have")))
-            }
-            Some(Kind::NumberValue(n)) if is_whole(*n) => to.serialize_i64(*n as i64),
-            Some(Kind::NumberValue(n)) => to.serialize_f64(*n),
-            Some(Kind::StructValue(object)) => Members(&object.fields).serialize(to),
-            Some(Kind::ListValue(list)) => {
-                let mut seq = to.serialize_seq(Some(list.values.len()))?;
-                for value in &list.values {
-                    seq.serialize_element(&Written(value))?;
-                }
-                seq.end()
-            }
+fn written(value: &Value) -> Result<Json, Error> {
+    Ok(match &value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::BoolValue(b)) => (*b).into(),
+        Some(Kind::StringValue(s)) => s.as_str().into(),
+        Some(Kind::NumberValue(n)) if is_whole(*n) => (*n as i64).into(),
+        Some(Kind::NumberValue(n)) => {
+            let none = || Error::BadValue(format!("the number {n}, which JSON does not have"));
+            Json::Number(Number::from_f64(*n).ok_or_else(none)?)
         }
-    }
+        Some(Kind::StructValue(object)) => Json::Object(members(&object.fields)?),
+        Some(Kind::ListValue(list)) => {
+            Json::Array(list.values.iter().map(written).collect::<Result<_, _>>()?)
+        }
+    })
+}
+
+fn read(json: Json) -> Value {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(b) => Kind::BoolValue(b),
+        // JSON text has no number beyond those of a double.
+        Json::Number(n) => Kind::NumberValue(n.as_f64().unwrap_or_default()),
+        Json::String(s) => Kind::StringValue(s),
+        Json::Array(values) => Kind::ListValue(ListValue { values: values.into_iter().map(read).collect() }),
+        Json::Object(members) => {
+            let fields = members.into_iter().map(|(name, value)| (name, read(value))).collect();
+            Kind::StructValue(Struct { fields })
+        }
+    };
+    Value { kind: Some(kind) }
 }
 
 fn is_whole(n: f64) -> bool {
-    n.fract() == 0.0 && n.abs() < WHOLE && !(n == 0.0 && n.is_sign_negative())
-}
-
-struct Read(Value);
-
-impl<'de> Deserialize<'de> for Read {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Read, D::Error> {
-        from.deserialize_any(AnyJson).map(|kind| Read(Value { kind: Some(kind) }))
-    }
-}
-
-struct AnyJson;
-
-impl<'de> Visitor<'de> for AnyJson {
-    type Value = Kind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Kind, E> {
-        Ok(Kind::NullValue(0))
-    }
-
-    fn visit_bool<E>(self, b: bool) -> Result<Kind, E> {
-        Ok(Kind::BoolValue(b))
-    }
-
-    fn visit_i64<E>(self, n: i64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(n as f64))
-    }
-
-    fn visit_u64<E>(self, n: u64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(n as f64))
-    }
-
-    fn visit_f64<E>(self, n: f64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(n))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Kind, E> {
-        Ok(Kind::StringValue(text.to_owned()))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Kind, E> {
-        Ok(Kind::StringValue(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Kind, A::Error> {
-        let mut values = Vec::new();
-        while let Some(Read(value)) = seq.next_element()? {
-            values.push(value);
-        }
-        Ok(Kind::ListValue(ListValue { values }))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
-        let mut fields = BTreeMap::new();
-        while let Some((name, Read(value))) = map.next_entry()? {
-            fields.insert(name, value);
-        }
-        Ok(Kind::StructValue(Struct { fields }))
-    }
+    n.is_finite() && n.fract() == 0.0 && n.abs() < WHOLE && !(n == 0.0 && n.is_sign_negative())
 }
 
 #[cfg(test)]

@@ -318,7 +318,7 @@ mod tests {
         }
 
         fn gives(&self, line: &str) {
-            self.session.streams().give(OutgoingLine { line: line.as_bytes().to_vec(), mark: None });
+            self.session.streams.lock().give(OutgoingLine { line: line.as_bytes().to_vec(), mark: None });
         }
     }
 
@@ -389,7 +389,7 @@ mod tests {
         let mut one = stage.asks(ONE);
         let message = message::read(ONE.as_bytes()).unwrap();
         assert!(!stage.session.ask(asked(ONE, None).0, &message, ONE.into()));
-        stage.session.streams().end();
+        stage.session.streams.lock().end();
         assert!(came(&mut one)[0].contains("was given up"));
         assert!(came(&mut stage.asks(TWO))[0].contains("was given up"));
         assert!(stage.session.is_over());

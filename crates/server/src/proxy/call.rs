@@ -36,7 +36,7 @@ use crate::{
 /// Metered request, read and ready for admission.
 pub struct Call {
     pub seat: Seat,
-    pub dialect: &'static dyn Dialect,
+    pub dialect: &'static Dialect,
     /// Upstream to which the call goes.
     pub to: To,
     pub request: Request,
@@ -76,7 +76,7 @@ pub struct Call {
 #[derive(Clone)]
 pub struct Arrived {
     pub caller: Caller,
-    pub dialect: &'static dyn Dialect,
+    pub dialect: &'static Dialect,
     pub to: To,
     pub headers: HeaderMap,
     /// Body as it came, possibly compressed.
@@ -98,7 +98,7 @@ impl Call {
         let Arrived { caller, dialect, to, headers, raw } = arrived;
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, config.max_body)?;
-        let mut request = dialect.parse(&caller.target, &body)?;
+        let mut request = (dialect.parse)(&caller.target, &body)?;
         if let Some(name) = dialect::deployment(&caller.target) {
             request.model = name.to_owned();
         }
@@ -211,7 +211,7 @@ impl Call {
 
     /// Returns the subscription account that the request names; `None` if it names none.
     pub fn account(&self) -> Option<String> {
-        dialect::account(self.dialect.upstream(), &self.headers, &self.body)
+        dialect::account(self.dialect.upstream, &self.headers, &self.body)
     }
 
     pub fn upstream_name(&self) -> &str {
@@ -228,7 +228,7 @@ impl Call {
         connected: C,
     ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<C> {
         let want_usage = self.request.stream && self.to.asks_usage();
-        let edited = self.dialect.edit(&self.body, &self.request, cap, want_usage);
+        let edited = self.request.edit(&self.body, cap, want_usage);
         let (body, is_edited) = match edited {
             std::borrow::Cow::Borrowed(_) => (self.raw.clone(), false),
             std::borrow::Cow::Owned(bytes) => (Bytes::from(bytes), true),

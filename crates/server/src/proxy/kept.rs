@@ -121,7 +121,7 @@ fn ids_of(store: &dyn Store, entry: &Entry) -> Result<Vec<String>, Refusal> {
     let Route::Metered(dialect) = route("POST", &call.path, HeaderFacts::default()) else {
         return Ok(Vec::new());
     };
-    if !dialect.keeps_answers() {
+    if !dialect.keeps_answers {
         return Ok(Vec::new());
     }
     let Some(payload) = store.payload(entry.run, entry.seq, Role::Answer)? else {
@@ -134,11 +134,11 @@ fn ids_of(store: &dyn Store, entry: &Entry) -> Result<Vec<String>, Refusal> {
     Ok(read(dialect, call.stream, answer.body))
 }
 
-fn read(dialect: &dyn Dialect, stream: bool, body: Bytes) -> Vec<String> {
+fn read(dialect: &Dialect, stream: bool, body: Bytes) -> Vec<String> {
     if !stream {
         return dialect.read_json(&body).kept;
     }
-    let mut answer = dialect.read_stream(&Request::default());
+    let mut answer = (dialect.read_stream)(&Request::default());
     answer.push(body);
     answer.finish();
     answer.outcome().kept.clone()

@@ -190,7 +190,7 @@ impl Carry {
         }
         self.on(Event::Head { status: head.status.as_u16(), streamed });
         let mut reader = streamed.then(|| {
-            self.call.dialect.read_stream(&self.call.request).noting_cost(self.call.to.cost_field())
+            (self.call.dialect.read_stream)(&self.call.request).noting_cost(self.call.to.cost_field())
         });
         let mut whole = Vec::new();
         let mut taken = 0;
@@ -279,7 +279,7 @@ impl Carry {
         if !status.is_success() || self.answer.outcome.error.is_some() {
             self.answer.limited = self.usage_limit(&body);
         }
-        let (upstream, is_own_key) = (self.call.dialect.upstream(), self.call.is_own_key());
+        let (upstream, is_own_key) = (self.call.dialect.upstream, self.call.is_own_key());
         self.answer.cause = self.waited_for(dialect::outage(upstream, status.as_u16(), &body, is_own_key));
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body.into()).into() };
@@ -348,7 +348,7 @@ impl Carry {
         let now = self.host.clock.now();
         let says = Says { headers, now };
         let levels = dialect::rate_limits(status.as_u16(), &says);
-        let windows = dialect::plan_windows(self.call.dialect.upstream(), &says);
+        let windows = dialect::plan_windows(self.call.dialect.upstream, &says);
         let heard = Heard { windows, is_answer: status.is_success() };
         self.host.plans.told(&self.host, &self.call, self.live.key(), heard);
         self.host.registry.on(desk::Event::Told(self.live.key(), levels));

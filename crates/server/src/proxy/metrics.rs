@@ -306,7 +306,7 @@ mod tests {
     fn callers_cannot_fill_the_memory_with_names_of_models() {
         let metrics = Metrics::default();
         (0..2 * MOST_MODELS).for_each(|i| metrics.settled(call(&format!("m{i}"))));
-        let counts = metrics.lock();
+        let counts = metrics.0.lock();
         assert_eq!(counts.models.len(), MOST_MODELS + 1);
         let other = &counts.models[&("openai".to_owned(), "(other)".to_owned())];
         assert_eq!(other.calls["done"], MOST_MODELS as u64);

@@ -58,7 +58,7 @@ impl Plans {
     /// key of Outlast's own, which is billed.
     pub fn login(&self, call: &Call) -> Option<Arc<str>> {
         let Credential::Passed { digest, .. } = call.credential() else { return None };
-        let row = call.dialect.upstream().row();
+        let row = call.dialect.upstream.row();
         row.plan.as_ref()?;
         let provider = row.name;
         let mut accounts = self.accounts.lock();

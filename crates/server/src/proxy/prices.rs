@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        dialect::{Upstream, by_name},
+        dialect::{Upstream, openai_chat},
         proxy::upstream::Provider,
     };
 
@@ -160,8 +160,7 @@ mod tests {
             ("gpt-4o", "null", true),
         ] {
             let body = format!(r#"{{"model":"{model}","messages":[],"web_search_options":{options}}}"#);
-            let chat = by_name("openai.chat").unwrap();
-            let request = chat.parse("/v1/chat/completions", body.as_bytes()).unwrap();
+            let request = (openai_chat::DIALECT.parse)("/v1/chat/completions", body.as_bytes()).unwrap();
             let priced =
                 Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request, Unpriced::Deny);
             assert!(priced.is_known(), "{model} {options}");

@@ -6,21 +6,15 @@ use super::MAX_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, Request, Result, read_body},
+    request::{BodyReader, Request, Result, required},
 };
 
-pub(super) fn parse(body: &[u8]) -> Result<Request> {
-    let mut parser = Parser::new();
-    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
-    parser.bytes += frame;
-    parser.finish(body.len(), open)
-}
-
 /// State of the one pass over a request body.
-struct Parser {
+#[derive(Default)]
+pub(super) struct Parser {
     request: Request,
     model: Option<String>,
-    has_messages: bool,
+    messages: Option<()>,
     /// Number of bytes of the request that the model reads each time it runs.
     bytes: u64,
     tools: u64,
@@ -31,12 +25,13 @@ struct Parser {
 }
 
 impl Parser {
-    fn new() -> Self {
-        let mut request = Request::new(MAX_TOKENS);
-        request.client_asked_usage = true;
-        Self { request, model: None, has_messages: false, bytes: 0, tools: 0, uses: 0, result: 0 }
+    pub fn new() -> Self {
+        let request = Request { client_asked_usage: true, ..Request::new(MAX_TOKENS) };
+        Self { request, ..Self::default() }
     }
+}
 
+impl BodyReader for Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
@@ -47,17 +42,13 @@ impl Parser {
             }
             "messages" => {
                 json.expect("messages", Kind::Array)?;
-                self.has_messages = true;
+                self.messages = Some(());
                 self.bytes += json.array(|json, i| self.message(json, i))?;
             }
             "system" => self.content(json, "system")?,
             "stream" => request.stream = json.bool_or_null("stream")?,
             "thinking" => self.thinking(json)?,
-            "tools" if json.kind()? == Kind::Null => json.skip().map(drop)?,
-            "tools" => {
-                json.expect("tools", Kind::Array)?;
-                self.bytes += json.array(|json, i| self.tool(json, i))?;
-            }
+            "tools" => self.bytes += json.array_or_null("tools", |json, i| self.tool(json, i))?,
             "cache_control" => self.cache_control(json)?,
             "service_tier" => {
                 if let Some(tier) = json.string_or_null("service_tier")? {
@@ -89,26 +80,22 @@ impl Parser {
         Ok(())
     }
 
-    fn finish(mut self, body_len: usize, open: usize) -> Result<Request> {
-        let request = &mut self.request;
-        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
-        if !self.has_messages {
-            return Err(BadRequest::Missing { field: "messages" });
-        }
-        if request.cap.is_none() {
-            return Err(BadRequest::Missing { field: MAX_TOKENS });
-        }
+    fn finish(self, frame: u64) -> Result<Request> {
+        let mut request = self.request;
+        request.model = required("model", self.model)?;
+        required("messages", self.messages)?;
+        required(MAX_TOKENS, request.cap)?;
         if self.tools > 0 {
             request.beyond_bytes += bound::ANTHROPIC_TOOL_PREAMBLE;
         }
         request.turns = self.uses.saturating_add(1);
-        let once = self.bytes.saturating_add(request.beyond_bytes);
+        let once = (self.bytes + frame).saturating_add(request.beyond_bytes);
         request.input_bound = bound::over_turns(once, self.uses, self.result);
-        request.spans.body_len = body_len;
-        request.spans.open = open;
-        Ok(self.request)
+        Ok(request)
     }
+}
 
+impl Parser {
     fn unpriced_unless(&mut self, json: &mut Scanner<'_>, field: &str, usual: &str) -> Result<()> {
         match json.kind()? {
             Kind::Null => drop(json.literal()?),
@@ -127,12 +114,8 @@ impl Parser {
     }
 
     fn thinking(&mut self, json: &mut Scanner<'_>) -> Result<()> {
-        if json.kind()? == Kind::Null {
-            return json.literal().map(drop);
-        }
-        json.expect("thinking", Kind::Object)?;
         let request = &mut self.request;
-        json.object(|json, key| {
+        json.object_or_null("thinking", |json, key| {
             match key {
                 "type" => {
                     let kind = json.string_or_null("thinking.type")?;
@@ -142,25 +125,15 @@ impl Parser {
                 _ => json.skip().map(drop)?,
             }
             Ok(())
-        })?;
-        Ok(())
+        })
     }
 
     /// Reads `{"type":"ephemeral","ttl":"5m" | "1h"}`; without a ttl it is 5 minutes.
     fn cache_control(&mut self, json: &mut Scanner<'_>) -> Result<()> {
-        if json.kind()? != Kind::Object {
-            return json.skip().map(drop);
-        }
-        let mut hour = false;
-        json.object(|json, key| {
-            if key == "ttl" && json.kind()? == Kind::String {
-                hour = json.string()?.decode() == "1h";
-                return Ok(());
-            }
-            json.skip().map(drop)
-        })?;
-        self.request.wants_cache_1h |= hour;
-        self.request.wants_cache_5m |= !hour;
+        let is_object = json.kind()? == Kind::Object;
+        let hour = json.text_member("ttl")?.as_deref() == Some("1h");
+        self.request.wants_cache_1h |= is_object && hour;
+        self.request.wants_cache_5m |= is_object && !hour;
         Ok(())
     }
 
@@ -172,20 +145,12 @@ impl Parser {
         }
         let mut compactions = 0;
         json.object(|json, key| {
-            if key != "edits" || json.kind()? != Kind::Array {
+            if key != "edits" {
                 return json.skip().map(drop);
             }
-            json.array(|json, _| {
-                if json.kind()? != Kind::Object {
-                    return json.skip().map(drop);
-                }
-                json.object(|json, key| {
-                    if key == "type" && json.kind()? == Kind::String {
-                        compactions += u64::from(json.string()?.decode().starts_with("compact_"));
-                        return Ok(());
-                    }
-                    json.skip().map(drop)
-                })?;
+            json.array_or_skip(|json, _| {
+                let kind = json.text_member("type")?;
+                compactions += u64::from(kind.is_some_and(|kind| kind.starts_with("compact_")));
                 Ok(())
             })?;
             Ok(())
@@ -291,7 +256,7 @@ impl Parser {
         let mut source: Option<Source> = None;
         let frame = json.object(|json, key| {
             match (key, json.kind()?) {
-                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
+                ("type", Kind::String) => kind = Some(json.counted_string(&mut self.bytes)?),
                 ("cache_control", _) => self.cache_control(json)?,
                 ("content", Kind::Array | Kind::Object | Kind::String) => self.content(json, "content")?,
                 ("source", Kind::Object) => source = Some(self.source(json)?),
@@ -301,7 +266,7 @@ impl Parser {
             }
             Ok(())
         })?;
-        self.bytes += frame + kind.as_ref().map_or(0, |kind| kind.len() as u64 + 2);
+        self.bytes += frame;
         let outside =
             matches!(source.as_ref().and_then(|s| s.kind.as_deref()), Some("base64" | "url" | "file"));
         match (kind.as_deref(), source) {
@@ -317,18 +282,16 @@ impl Parser {
     }
 
     fn source(&mut self, json: &mut Scanner<'_>) -> Result<Source> {
-        let mut source = Source { kind: None, bytes: 0 };
-        let mut bytes = 0;
-        let frame = json.object(|json, key| {
+        let (mut kind, mut bytes) = (None, 0);
+        bytes += json.object(|json, key| {
             match (key, json.kind()?) {
-                ("type", Kind::String) => source.kind = Some(json.string()?.decode().into_owned()),
+                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
                 ("content", Kind::Array | Kind::String) => self.content(json, "source.content")?,
                 _ => bytes += json.skip()?.decoded,
             }
             Ok(())
         })?;
-        source.bytes = bytes + frame;
-        Ok(source)
+        Ok(Source { kind, bytes })
     }
 }
 

@@ -2,10 +2,10 @@ use outlast_core::words::usage::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 use super::*;
-use crate::dialect::{FrameKind, bound, sse::tests::chunks};
+use crate::dialect::{FrameKind, Request, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    AnthropicMessages.parse("/v1/messages", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
+    (DIALECT.parse)("/v1/messages", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
 }
 
 /// A request with `members` besides the three that must be there.
@@ -181,7 +181,7 @@ fn a_bad_request_names_its_field() {
             "the key \"max_tokens\" is there twice in one object",
         ),
     ] {
-        let had = AnthropicMessages.parse("/v1/messages", body.as_bytes()).map_err(|e| e.to_string());
+        let had = (DIALECT.parse)("/v1/messages", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
 }
@@ -195,7 +195,7 @@ fn only_the_cap_is_ever_edited() {
         (Some(70000), body.to_owned()),
         (Some(300), body.replace("64000", "300")),
     ] {
-        let edited = AnthropicMessages.edit(body.as_bytes(), &parse(body), cap, true);
+        let edited = parse(body).edit(body.as_bytes(), cap, true);
         assert_eq!(std::str::from_utf8(&edited), Ok(wanted.as_str()));
     }
 }
@@ -234,7 +234,7 @@ const COUNTED: Usage = Usage {
 };
 
 fn read(stream: &str, cuts: &[usize]) -> (String, Vec<FrameKind>, AnswerStream) {
-    let mut answer = AnthropicMessages.read_stream(&with(r#","stream":true"#));
+    let mut answer = (DIALECT.read_stream)(&with(r#","stream":true"#));
     let mut frames = Vec::new();
     for chunk in chunks(stream.as_bytes(), cuts) {
         frames.extend(answer.push(chunk));
@@ -300,7 +300,7 @@ fn an_error_in_the_middle_is_seen() {
 }
 
 fn check_usage(usage: &str, wanted: Option<Usage>) {
-    let outcome = AnthropicMessages.read_json(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+    let outcome = DIALECT.read_json(format!(r#"{{"usage":{usage}}}"#).as_bytes());
     assert_eq!(outcome.usage, wanted, "{usage}");
 }
 
@@ -335,13 +335,13 @@ fn counts_of_json_answers_are_read_in_every_shape() {
 
 #[test]
 fn an_error_body_is_read() {
-    let outcome = AnthropicMessages.read_json(
+    let outcome = DIALECT.read_json(
         br#"{"type":"error","error":{"type":"rate_limit_error","message":"slow down"},"request_id":"req_1"}"#,
     );
     let error = outcome.error.unwrap();
     assert_eq!((error.kind.as_deref(), error.message.as_str()), (Some("rate_limit_error"), "slow down"));
     assert_eq!((outcome.usage, outcome.id), (None, None));
-    assert_eq!(AnthropicMessages.read_json(b"<html>"), Outcome::default());
+    assert_eq!(DIALECT.read_json(b"<html>"), Outcome::default());
 }
 
 proptest! {

@@ -6,46 +6,34 @@ use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, CapPlace, CapSpan, Request, Result, read_body},
+    request::{BadRequest, BodyReader, CapPlace, CapSpan, Request, Result, read_body, required},
     service_tier::read_tier,
 };
 
-pub(super) fn parse(model: &str, body: &[u8]) -> Result<Request> {
-    let mut request = Request::new(MAX_OUTPUT_TOKENS);
-    request.client_asked_usage = true;
-    let mut parser = Parser { request, bytes: 0, has_contents: false, config: None };
-    let (frame, open) = read_body(body, |json, key| parser.member(json, &camel(key)))?;
-    parser.bytes += frame;
-    let Parser { mut request, bytes, has_contents, config } = parser;
-    request.model = model.to_owned();
-    if !has_contents {
-        return Err(BadRequest::Missing { field: "contents" });
-    }
-    request.spans.body_len = body.len();
-    request.spans.open = open;
-    request.spans.cap_place = Some(config.unwrap_or(CapPlace {
+pub(super) fn parse(body: &[u8]) -> Result<Request> {
+    let request = Request { client_asked_usage: true, ..Request::new(MAX_OUTPUT_TOKENS) };
+    let mut request = read_body(body, Parser { request, ..Parser::default() })?;
+    let open = request.spans.open;
+    request.spans.cap_place.get_or_insert(CapPlace {
         at: open..open,
         before: "\"generationConfig\":{\"maxOutputTokens\":",
         after: "},",
-    }));
-    request.cap = request.spans.caps.iter().filter_map(|cap| cap.value).max();
-    request.input_bound = bytes.saturating_add(request.beyond_bytes);
+    });
     Ok(request)
 }
 
+#[derive(Default)]
 struct Parser {
     request: Request,
     bytes: u64,
-    has_contents: bool,
-    /// Place for a cap that the request does not have.
-    config: Option<CapPlace>,
+    contents: Option<()>,
 }
 
-impl Parser {
+impl BodyReader for Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
-        match key {
+        match &*camel(key) {
             "contents" => {
-                self.has_contents = true;
+                self.contents = Some(());
                 match json.kind()? {
                     Kind::Array => {
                         self.bytes += json.array(|json, i| self.content(json, &format!("contents[{i}]")))?;
@@ -79,11 +67,21 @@ impl Parser {
         Ok(())
     }
 
+    fn finish(self, frame: u64) -> Result<Request> {
+        let mut request = self.request;
+        required("contents", self.contents)?;
+        request.cap = request.spans.caps.iter().filter_map(|cap| cap.value).max();
+        request.input_bound = (self.bytes + frame).saturating_add(request.beyond_bytes);
+        Ok(request)
+    }
+}
+
+impl Parser {
     fn config(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let start = json.position();
         if json.kind()? == Kind::Null {
             let at = json.skip()?.span;
-            self.config = Some(CapPlace { at, before: "{\"maxOutputTokens\":", after: "}" });
+            self.request.spans.cap_place = Some(CapPlace { at, before: "{\"maxOutputTokens\":", after: "}" });
             return Ok(());
         }
         json.expect("generationConfig", Kind::Object)?;
@@ -96,11 +94,8 @@ impl Parser {
                 MAX_OUTPUT_TOKENS => {
                     let start = json.position();
                     let value = json.u64_or_null("generationConfig.maxOutputTokens")?;
-                    request.spans.caps.push(CapSpan {
-                        field: MAX_OUTPUT_TOKENS,
-                        value,
-                        at: start..json.here(),
-                    });
+                    let at = start..json.here();
+                    request.spans.caps.push(CapSpan { field: MAX_OUTPUT_TOKENS, value, at });
                 }
                 "candidateCount" => {
                     let count = json.u64_or_null("generationConfig.candidateCount")?;
@@ -136,7 +131,7 @@ impl Parser {
             Ok(())
         })?;
         self.bytes += bytes;
-        self.config = Some(CapPlace {
+        request.spans.cap_place = Some(CapPlace {
             at: start + 1..start + 1,
             before: "\"maxOutputTokens\":",
             after: if members == 0 { "" } else { "," },
@@ -193,8 +188,7 @@ impl Parser {
                 ("inlineData", Kind::Object) => self.data(json, true),
                 ("fileData", Kind::Object) => self.data(json, false),
                 // The model reads them as JSON; a result may hold media of its own.
-                ("functionCall", _) => json.skip().map(|value| self.bytes += value.raw),
-                ("functionResponse", _) => json.skip().map(|value| self.bytes += value.raw),
+                ("functionCall" | "functionResponse", _) => json.skip().map(|value| self.bytes += value.raw),
                 _ => json.skip().map(|value| self.bytes += value.decoded),
             }
         })?;

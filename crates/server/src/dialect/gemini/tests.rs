@@ -9,7 +9,7 @@ const ARRAY: &str = "/v1beta/models/gemini-2.5-pro:streamGenerateContent";
 const EVENTS: &str = "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse";
 
 fn parse(body: &str) -> Request {
-    Gemini.parse(WHOLE, body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
+    (DIALECT.parse)(WHOLE, body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
 }
 
 /// A request with `members` besides its contents.
@@ -26,7 +26,7 @@ fn the_path_tells_the_model_and_how_it_is_answered() {
         ("/v1/models/g:streamGenerateContent?x=1&alt=sse", "g", true, false),
         ("/v1/models/g:streamGenerateContent?alt=json", "g", true, true),
     ] {
-        let request = Gemini.parse(target, br#"{"contents":[]}"#).unwrap();
+        let request = (DIALECT.parse)(target, br#"{"contents":[]}"#).unwrap();
         assert_eq!(
             (&*request.model, request.stream, request.array_stream),
             (model, stream, array),
@@ -76,7 +76,7 @@ fn what_token_prices_do_not_cover_is_named() {
         let request = with(members);
         assert_eq!((request.unpriced.as_deref(), request.references), (unpriced, references), "{members}");
     }
-    let refused = Gemini.parse(WHOLE, br#"{"contents":[],"cachedContent":"cachedContents/x"}"#);
+    let refused = (DIALECT.parse)(WHOLE, br#"{"contents":[],"cachedContent":"cachedContents/x"}"#);
     assert_eq!(refused, Err(BadRequest::NotMetered { what: "`cachedContent`" }));
 }
 
@@ -111,7 +111,7 @@ fn a_bad_request_names_its_field() {
         ),
         (r#"{"contents":[],"contents":[]}"#, "the key \"contents\" is there twice in one object"),
     ] {
-        let had = Gemini.parse(WHOLE, body.as_bytes()).map_err(|e| e.to_string());
+        let had = (DIALECT.parse)(WHOLE, body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
 }
@@ -142,7 +142,7 @@ fn a_cap_is_put_where_it_belongs_and_never_raised() {
         ),
     ] {
         let request = parse(body);
-        let edited = Gemini.edit(body.as_bytes(), &request, Some(50), true);
+        let edited = request.edit(body.as_bytes(), Some(50), true);
         assert_eq!(std::str::from_utf8(&edited), Ok(wanted), "{body}");
         assert!(parse(wanted).cap.is_some_and(|cap| cap <= 50), "{wanted}");
     }
@@ -156,16 +156,16 @@ fn counts_are_read_in_our_columns() {
         r#"{{"candidates":[{{"finishReason":"STOP"}}],"modelVersion":"m","responseId":"i",{USAGE}}}"#
     );
     for answer in [answer.clone(), format!("[{{}},{answer}]")] {
-        let outcome = Gemini.read_json(answer.as_bytes());
+        let outcome = DIALECT.read_json(answer.as_bytes());
         let usage = outcome.usage.unwrap();
         assert_eq!((usage.input, usage.cache_read, usage.output, usage.reasoning), (65, 40, 27, 7));
         assert_eq!((outcome.id.as_deref(), outcome.finish.as_deref()), (Some("i"), Some("STOP")));
     }
     let blocked = r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":3,"totalTokenCount":3}}"#;
-    let outcome = Gemini.read_json(blocked.as_bytes());
+    let outcome = DIALECT.read_json(blocked.as_bytes());
     assert_eq!(outcome.usage.map(|u| (u.input, u.output)), Some((3, 0)));
     let refused =
-        Gemini.read_json(br#"{"error":{"code":429,"message":"slow","status":"RESOURCE_EXHAUSTED"}}"#);
+        DIALECT.read_json(br#"{"error":{"code":429,"message":"slow","status":"RESOURCE_EXHAUSTED"}}"#);
     assert_eq!(refused.error.map(|e| e.message).as_deref(), Some("slow"));
     assert_eq!(refused.usage, None);
 }
@@ -183,8 +183,8 @@ fn stream(array: bool) -> String {
 }
 
 fn read(target: &str, parts: Vec<Bytes>) -> (Vec<FrameKind>, AnswerStream, Vec<u8>) {
-    let request = Gemini.parse(target, br#"{"contents":[]}"#).unwrap();
-    let mut answer = Gemini.read_stream(&request);
+    let request = (DIALECT.parse)(target, br#"{"contents":[]}"#).unwrap();
+    let mut answer = (DIALECT.read_stream)(&request);
     let mut frames: Vec<_> = parts.into_iter().flat_map(|part| answer.push(part)).collect();
     frames.extend(answer.finish());
     let bytes = frames.iter().flat_map(|frame| frame.bytes.to_vec()).collect();

@@ -4,7 +4,7 @@ use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS};
 use crate::dialect::{
     bound::openai_images,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, Request, Result, UsageOption, read_body},
+    request::{BodyReader, Request, Result, UsageOption, required},
 };
 
 /// Members that bring in charges or models which the table of token prices does not cover.
@@ -13,17 +13,12 @@ const UNPRICED: [&str; 3] = ["search_parameters", "plugins", "models"];
 /// Members of `web_search_options` that are billed as any search is.
 const SEARCH_OPTIONS: [&str; 2] = ["search_context_size", "user_location"];
 
-pub(super) fn parse(body: &[u8]) -> Result<Request> {
-    let mut parser = Parser::new();
-    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
-    parser.finish(frame, body.len(), open)
-}
-
 /// State of the one pass over a request body.
-struct Parser {
+#[derive(Default)]
+pub(super) struct Parser {
     request: Request,
     model: Option<String>,
-    has_messages: bool,
+    messages: Option<()>,
     images: u64,
     images_low: u64,
     /// Number of bytes of the request that the model reads, images excluded.
@@ -32,28 +27,21 @@ struct Parser {
 }
 
 impl Parser {
-    fn new() -> Self {
-        let mut request = Request::new(MAX_COMPLETION_TOKENS);
+    pub fn new() -> Self {
         // Current models write their cache unasked, and bill it.
-        request.wants_cache_5m = true;
-        Self {
-            request,
-            model: None,
-            has_messages: false,
-            images: 0,
-            images_low: 0,
-            bytes: 0,
-            usage_option: UsageOption::InsertObject,
-        }
+        let request = Request { wants_cache_5m: true, ..Request::new(MAX_COMPLETION_TOKENS) };
+        Self { request, usage_option: UsageOption::InsertObject, ..Self::default() }
     }
+}
 
+impl BodyReader for Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
             "model" => self.model = Some(json.text("model")?),
             "messages" => {
                 json.expect("messages", Kind::Array)?;
-                self.has_messages = true;
+                self.messages = Some(());
                 self.bytes += json.array(|json, i| self.message(json, i))?;
             }
             "stream" => request.stream = json.bool_or_null("stream")?,
@@ -69,27 +57,14 @@ impl Parser {
             // A rejected prediction is billed as output, whatever the cap.
             "prediction" => request.extra_output = json.skip()?.decoded,
             "modalities" => {
-                let mut audio = false;
-                if json.kind()? == Kind::Array {
-                    json.array(|json, _| {
-                        let is_text = json.kind()? == Kind::String && json.string()?.decode() == "text";
-                        audio |= !is_text;
-                        Ok(())
-                    })?;
-                } else {
-                    json.skip()?;
-                }
-                if audio {
-                    request.note_unpriced("modalities other than text");
-                }
+                json.array_or_skip(|json, _| {
+                    if json.kind()? != Kind::String || json.string()?.decode() != "text" {
+                        request.note_unpriced("modalities other than text");
+                    }
+                    Ok(())
+                })?;
             }
-            "tools" => {
-                if json.kind()? == Kind::Array {
-                    self.bytes += json.array(|json, i| self.tool(json, i))?;
-                } else {
-                    json.skip()?;
-                }
-            }
+            "tools" => self.bytes += json.array_or_skip(|json, i| self.tool(json, i))?,
             "web_search_options" if json.kind()? == Kind::Object => {
                 request.search_options = true;
                 self.bytes += json.object(|json, key| {
@@ -113,12 +88,10 @@ impl Parser {
         Ok(())
     }
 
-    fn finish(mut self, frame: u64, body_len: usize, open: usize) -> Result<Request> {
-        let request = &mut self.request;
-        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
-        if !self.has_messages {
-            return Err(BadRequest::Missing { field: "messages" });
-        }
+    fn finish(self, frame: u64) -> Result<Request> {
+        let mut request = self.request;
+        request.model = required("model", self.model)?;
+        required("messages", self.messages)?;
         let model = &request.model;
         request.beyond_bytes = openai_images(model, self.images, self.images_low);
         request.input_bound = (self.bytes + frame).saturating_add(request.beyond_bytes);
@@ -130,14 +103,14 @@ impl Parser {
         if request.cap.is_some() && !by_completion {
             request.cap_field = MAX_TOKENS;
         }
-        request.spans.body_len = body_len;
-        request.spans.open = open;
         if request.stream && !request.client_asked_usage {
             request.spans.usage_option = self.usage_option;
         }
-        Ok(self.request)
+        Ok(request)
     }
+}
 
+impl Parser {
     fn stream_options(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let start = json.position();
         if json.kind()? == Kind::Null {
@@ -165,13 +138,10 @@ impl Parser {
     }
 
     fn tool(&mut self, json: &mut Scanner<'_>, index: usize) -> Result<()> {
-        if json.kind()? != Kind::Object {
-            return Err(wrong_type(&format!("tools[{index}]"), "an object", json.kind()?.name()));
-        }
+        json.expect(&format!("tools[{index}]"), Kind::Object)?;
         self.bytes += json.object(|json, key| {
             if key == "type" && json.kind()? == Kind::String {
-                let kind = json.string()?.decode();
-                self.bytes += kind.len() as u64 + 2;
+                let kind = json.counted_string(&mut self.bytes)?;
                 if kind != "function" && kind != "custom" {
                     self.request.note_unpriced(format!("tools[{index}] {kind}"));
                     self.request.references = true;
@@ -224,13 +194,13 @@ impl Parser {
         let mut bytes = 0;
         let frame = json.object(|json, key| {
             match (key, json.kind()?) {
-                ("type", Kind::String) => kind = Some(json.string()?.decode().into_owned()),
+                ("type", Kind::String) => kind = Some(json.counted_string(&mut bytes)?),
                 ("image_url", _) => image = Some(Image::read(json)?),
                 _ => bytes += json.skip()?.decoded,
             }
             Ok(())
         })?;
-        bytes += frame + kind.as_ref().map_or(0, |kind| kind.len() as u64 + 2);
+        bytes += frame;
         match (kind.as_deref(), image) {
             (Some("image_url"), Some(image)) if image.low => self.images_low += 1,
             (Some("image_url"), Some(_)) => self.images += 1,
@@ -258,22 +228,19 @@ struct Image {
 
 impl Image {
     fn read(json: &mut Scanner<'_>) -> Result<Self> {
-        let mut image = Self { low: false, bytes: 0 };
         if json.kind()? != Kind::Object {
-            image.bytes = json.skip()?.decoded;
-            return Ok(image);
+            return Ok(Self { low: false, bytes: json.skip()?.decoded });
         }
-        let mut bytes = 0;
-        image.bytes = json.object(|json, key| {
+        let (mut low, mut bytes) = (false, 0);
+        bytes += json.object(|json, key| {
             if key == "detail" && json.kind()? == Kind::String {
-                image.low = json.string()?.decode() == "low";
+                low = json.string()?.decode() == "low";
             } else {
                 bytes += json.skip()?.decoded;
             }
             Ok(())
         })?;
-        image.bytes += bytes;
-        Ok(image)
+        Ok(Self { low, bytes })
     }
 }
 

@@ -5,10 +5,10 @@ use outlast_core::words::usage::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 use super::*;
-use crate::dialect::{FrameKind, bound, sse::tests::chunks};
+use crate::dialect::{FrameKind, Request, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    OpenAiChat.parse("/v1/chat/completions", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
+    (DIALECT.parse)("/v1/chat/completions", body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"))
 }
 
 /// A request with `members` besides the two that must be there.
@@ -172,14 +172,14 @@ fn a_bad_request_names_its_field() {
             "the body is not JSON: wanted the end of the body at byte 28, had 'x'",
         ),
     ] {
-        let had = OpenAiChat.parse("/v1/chat/completions", body.as_bytes()).map_err(|e| e.to_string());
+        let had = (DIALECT.parse)("/v1/chat/completions", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
 }
 
 fn check_edit(body: &str, cap: Option<u64>, wanted: &str) {
     let request = parse(body);
-    let edited = OpenAiChat.edit(body.as_bytes(), &request, cap, true);
+    let edited = request.edit(body.as_bytes(), cap, true);
     assert_eq!(std::str::from_utf8(&edited), Ok(wanted), "{body}");
     if body == wanted {
         assert!(matches!(edited, Cow::Borrowed(_)), "{body}");
@@ -283,7 +283,7 @@ fn stream(include_usage: bool) -> String {
 
 fn read(asked: bool, stream: impl AsRef<[u8]>, cuts: &[usize]) -> (String, Vec<FrameKind>, AnswerStream) {
     let options = if asked { r#","stream_options":{"include_usage":true}"# } else { "" };
-    let mut answer = OpenAiChat.read_stream(&with(&format!(r#","stream":true{options}"#)));
+    let mut answer = (DIALECT.read_stream)(&with(&format!(r#","stream":true{options}"#)));
     let mut frames = Vec::new();
     for chunk in chunks(stream.as_ref(), cuts) {
         frames.extend(answer.push(chunk));
@@ -405,10 +405,10 @@ fn a_json_answer_is_read_whole() {
     let body = format!(
         r#"{{"id":"chatcmpl-1","object":"chat.completion","model":"gpt-4.1","service_tier":"priority","choices":[{{"index":0,"message":{{"role":"assistant","content":"hi"}},"finish_reason":"tool_calls"}}],{USAGE}}}"#
     );
-    let outcome = OpenAiChat.read_json(body.as_bytes());
+    let outcome = DIALECT.read_json(body.as_bytes());
     assert_eq!((outcome.usage, outcome.tier), (Some(COUNTED), Some(ServiceTier::Priority)));
     assert_eq!((outcome.id.as_deref(), outcome.finish.as_deref()), (Some("chatcmpl-1"), Some("tool_calls")));
-    let refused = OpenAiChat.read_json(
+    let refused = DIALECT.read_json(
         br#"{"error":{"message":"no","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#,
     );
     assert_eq!(
@@ -416,7 +416,7 @@ fn a_json_answer_is_read_whole() {
         (None, Some("insufficient_quota"))
     );
     for body in ["", "<html>", "[]", "null", "3", r#"{"usage":{"prompt_tokens":3}}"#] {
-        assert_eq!(OpenAiChat.read_json(body.as_bytes()), Outcome::default(), "{body}");
+        assert_eq!(DIALECT.read_json(body.as_bytes()), Outcome::default(), "{body}");
     }
 }
 
@@ -428,7 +428,7 @@ fn odd_usage_never_counts_too_little() {
         (r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":0}"#, 10, 5),
         (r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":null}"#, 10, 5),
     ] {
-        let had = OpenAiChat.read_json(format!(r#"{{"usage":{usage}}}"#).as_bytes()).usage.unwrap();
+        let had = DIALECT.read_json(format!(r#"{{"usage":{usage}}}"#).as_bytes()).usage.unwrap();
         assert_eq!((had.input_total(), had.output), (input, output), "{usage}");
     }
 }
@@ -446,7 +446,7 @@ proptest! {
 
     #[test]
     fn any_bytes_pass_through_a_client_that_asked(stream in prop::collection::vec(any::<u8>(), 0..200), cuts in prop::collection::vec(any::<usize>(), 0..5)) {
-        let mut answer = OpenAiChat.read_stream(&with(r#","stream":true,"stream_options":{"include_usage":true}"#));
+        let mut answer = (DIALECT.read_stream)(&with(r#","stream":true,"stream_options":{"include_usage":true}"#));
         let mut frames: Vec<Bytes> = Vec::new();
         for chunk in chunks(&stream, &cuts) {
             frames.extend(answer.push(chunk).into_iter().map(|f| f.bytes));

@@ -5,22 +5,16 @@ use crate::dialect::{
     bound::{self, openai_images},
     json_spans::{Kind, Scanner, wrong_type},
     openai_chat::reasons_by_name,
-    request::{BadRequest, Request, Result, read_body},
+    request::{BadRequest, BodyReader, Request, Result, required},
 };
 
-pub(super) fn parse(body: &[u8]) -> Result<Request> {
-    let mut parser = Parser::new();
-    let (frame, open) = read_body(body, |json, key| parser.member(json, key))?;
-    parser.bytes += frame;
-    parser.finish(body.len(), open)
-}
-
 /// State of the one pass over a request body.
-struct Parser {
+#[derive(Default)]
+pub(super) struct Parser {
     request: Request,
     model: Option<String>,
-    /// Whether the request has something to answer: an input, an earlier answer, a template.
-    has_input: bool,
+    /// There if the request has something to answer: an input, an earlier answer, a template.
+    input: Option<()>,
     /// Number of bytes of the request that the model reads each time it runs, images excluded.
     bytes: u64,
     images: u64,
@@ -33,32 +27,21 @@ struct Parser {
 }
 
 impl Parser {
-    fn new() -> Self {
-        let mut request = Request::new(MAX_OUTPUT_TOKENS);
-        // The terminal event always carries the usage.
-        request.client_asked_usage = true;
-        // Current models write their cache unasked, and bill it.
-        request.wants_cache_5m = true;
-        Self {
-            request,
-            model: None,
-            has_input: false,
-            bytes: 0,
-            images: 0,
-            images_low: 0,
-            compactions: 0,
-            max_tool_calls: None,
-            server_tool: None,
-            search: None,
-        }
+    pub fn new() -> Self {
+        // The terminal event always carries the usage. Current models write their cache unasked, and bill it.
+        let request =
+            Request { client_asked_usage: true, wants_cache_5m: true, ..Request::new(MAX_OUTPUT_TOKENS) };
+        Self { request, ..Self::default() }
     }
+}
 
+impl BodyReader for Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
             "model" => self.model = Some(json.text("model")?),
             "input" => {
-                self.has_input = true;
+                self.input = Some(());
                 self.input(json, "input")?;
             }
             "instructions" => self.input(json, "instructions")?,
@@ -77,7 +60,7 @@ impl Parser {
             }
             "previous_response_id" => {
                 if let Some(id) = json.string_or_null("previous_response_id")? {
-                    self.has_input = true;
+                    self.input = Some(());
                     request.references = true;
                     request.names.push(id.decode().into_owned());
                 }
@@ -85,7 +68,7 @@ impl Parser {
             // A prompt is a template at the provider, which can bring in tools and another model.
             "prompt" => {
                 if json.kind()? != Kind::Null {
-                    self.has_input = true;
+                    self.input = Some(());
                     request.note_unpriced("prompt");
                     request.references = true;
                 }
@@ -95,12 +78,17 @@ impl Parser {
             "max_tool_calls" => self.max_tool_calls = json.u64_or_null("max_tool_calls")?,
             "reasoning" => self.reasoning(json)?,
             "service_tier" => request.read_service_tier(json)?,
-            "tools" if json.kind()? == Kind::Null => json.skip().map(drop)?,
             "tools" => {
-                json.expect("tools", Kind::Array)?;
-                self.bytes += json.array(|json, i| self.tool(json, &format!("tools[{i}]")))?;
+                self.bytes +=
+                    json.array_or_null("tools", |json, i| self.tool(json, &format!("tools[{i}]")))?;
             }
-            "context_management" => self.context_management(json)?,
+            // A compaction is one more run over the input, and the cap does not cover its summary.
+            "context_management" => {
+                json.array_or_skip(|json, _| {
+                    self.compactions += u64::from(json.kind()? == Kind::Object);
+                    json.skip().map(drop)
+                })?;
+            }
             "metadata" | "client_metadata" | "user" | "prompt_cache_key" | "safety_identifier" => {
                 json.skip().map(drop)?;
             }
@@ -109,12 +97,10 @@ impl Parser {
         Ok(())
     }
 
-    fn finish(mut self, body_len: usize, open: usize) -> Result<Request> {
-        let request = &mut self.request;
-        request.model = self.model.ok_or(BadRequest::Missing { field: "model" })?;
-        if !self.has_input {
-            return Err(BadRequest::Missing { field: "input" });
-        }
+    fn finish(self, frame: u64) -> Result<Request> {
+        let mut request = self.request;
+        request.model = required("model", self.model)?;
+        required("input", self.input)?;
         let model = &request.model;
         request.reasons |= reasons_by_name(model);
         request.beyond_bytes = openai_images(model, self.images, self.images_low);
@@ -136,70 +122,38 @@ impl Parser {
         let uses = tool_calls.saturating_add(self.compactions);
         request.turns = uses.saturating_add(1);
         request.extra_output = self.compactions.saturating_mul(bound::COMPACTION_OUTPUT);
-        let once = self.bytes.saturating_add(request.beyond_bytes);
+        let once = (self.bytes + frame).saturating_add(request.beyond_bytes);
         request.input_bound = bound::over_turns(once, uses, result);
-        request.spans.body_len = body_len;
-        request.spans.open = open;
-        Ok(self.request)
+        Ok(request)
     }
+}
 
+impl Parser {
     fn reasoning(&mut self, json: &mut Scanner<'_>) -> Result<()> {
-        if json.kind()? == Kind::Null {
-            return json.literal().map(drop);
-        }
-        json.expect("reasoning", Kind::Object)?;
-        json.object(|json, key| {
+        json.object_or_null("reasoning", |json, key| {
             if key == "effort" {
                 let effort = json.string_or_null("reasoning.effort")?;
                 self.request.reasons |= effort.is_some_and(|effort| effort.decode() != "none");
                 return Ok(());
             }
             json.skip().map(drop)
-        })?;
-        Ok(())
-    }
-
-    /// Reads `context_management`. A compaction is one more run over the input, and the cap does not cover its
-    /// summary.
-    fn context_management(&mut self, json: &mut Scanner<'_>) -> Result<()> {
-        if json.kind()? != Kind::Array {
-            return json.skip().map(drop);
-        }
-        json.array(|json, _| {
-            if json.kind()? == Kind::Object {
-                self.compactions += 1;
-            }
-            json.skip().map(drop)
-        })?;
-        Ok(())
+        })
     }
 
     /// Reads a tool, or a `namespace` of tools.
     fn tool(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
-        if json.kind()? != Kind::Object {
-            return Err(wrong_type(field, "an object", json.kind()?.name()));
-        }
+        json.expect(field, Kind::Object)?;
         let mut kind = None;
         let mut hosted = false;
         self.bytes += json.object(|json, key| {
             match (key, json.kind()?) {
-                ("type", Kind::String) => {
-                    let text = json.string()?.decode().into_owned();
-                    self.bytes += text.len() as u64 + 2;
-                    kind = Some(text);
-                }
+                ("type", Kind::String) => kind = Some(json.counted_string(&mut self.bytes)?),
                 ("tools", Kind::Array) => {
                     self.bytes += json.array(|json, i| self.tool(json, &format!("{field}.tools[{i}]")))?;
                 }
                 // The place where a shell runs: `{"type":"local"}` is the client's own machine.
                 ("environment", Kind::Object) => {
-                    json.object(|json, key| {
-                        if key == "type" && json.kind()? == Kind::String {
-                            hosted |= json.string()?.decode() != "local";
-                            return Ok(());
-                        }
-                        json.skip().map(drop)
-                    })?;
+                    hosted |= json.text_member("type")?.is_some_and(|kind| kind != "local");
                 }
                 _ => self.bytes += json.skip()?.raw,
             }
@@ -218,14 +172,8 @@ impl Parser {
         match kind {
             "function" | "custom" | "namespace" => {}
             // Defined by the provider, run by the client.
-            "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => {
-                self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
-                self.bytes += bound::OPENAI_DEFINED_TOOL;
-            }
-            "shell" if !hosted => {
-                self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
-                self.bytes += bound::OPENAI_DEFINED_TOOL;
-            }
+            "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => self.defined_tool(),
+            "shell" if !hosted => self.defined_tool(),
             // `tool_search` looks up tools of this request, and costs only their tokens.
             "tool_search" => {
                 self.server_tool.get_or_insert_with(named);
@@ -241,6 +189,11 @@ impl Parser {
                 self.request.references = true;
             }
         }
+    }
+
+    fn defined_tool(&mut self) {
+        self.request.beyond_bytes += bound::OPENAI_DEFINED_TOOL;
+        self.bytes += bound::OPENAI_DEFINED_TOOL;
     }
 
     /// Reads the value of `input`: a text, or a list of items.
@@ -271,16 +224,8 @@ impl Parser {
         let (mut picture, mut file) = (None, None);
         self.bytes += json.object(|json, key| {
             match (key, json.kind()?) {
-                ("type", Kind::String) => {
-                    let text = json.string()?.decode().into_owned();
-                    self.bytes += text.len() as u64 + 2;
-                    kind = Some(text);
-                }
-                ("id", Kind::String) => {
-                    let text = json.string()?.decode().into_owned();
-                    self.bytes += text.len() as u64 + 2;
-                    id = Some(text);
-                }
+                ("type", Kind::String) => kind = Some(json.counted_string(&mut self.bytes)?),
+                ("id", Kind::String) => id = Some(json.counted_string(&mut self.bytes)?),
                 ("detail", Kind::String) => low = json.string()?.decode() == "low",
                 ("image_url", Kind::String) => picture = Some(json.skip()?.decoded),
                 ("file_id" | "file_url" | "file_data", Kind::String) => {

@@ -2,10 +2,10 @@ use outlast_core::words::usage::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 use super::*;
-use crate::dialect::{FrameKind, bound, sse::tests::chunks};
+use crate::dialect::{FrameKind, Request, bound, sse::tests::chunks};
 
 fn parse(body: &str) -> Request {
-    OpenAiResponses.parse("/v1/responses", body.as_bytes()).unwrap_or_else(|e| panic!("{e}: {body}"))
+    (DIALECT.parse)("/v1/responses", body.as_bytes()).unwrap_or_else(|e| panic!("{e}: {body}"))
 }
 
 /// A request with `members` more.
@@ -184,7 +184,7 @@ fn a_bad_request_names_its_field() {
             "`conversation` is not metered yet; nothing was sent",
         ),
     ] {
-        let had = OpenAiResponses.parse("/v1/responses", body.as_bytes()).map_err(|e| e.to_string());
+        let had = (DIALECT.parse)("/v1/responses", body.as_bytes()).map_err(|e| e.to_string());
         assert_eq!(had.err().as_deref(), Some(message), "{body}");
     }
     with(r#","background":false,"conversation":null"#);
@@ -200,7 +200,7 @@ fn only_the_cap_is_ever_edited() {
         (capped, Some(300), capped.replace("64000", "300")),
         (open, Some(300), r#"{"max_output_tokens":300,"model":"m","input":"x"}"#.to_owned()),
     ] {
-        let edited = OpenAiResponses.edit(body.as_bytes(), &parse(body), cap, true);
+        let edited = parse(body).edit(body.as_bytes(), cap, true);
         assert_eq!(std::str::from_utf8(&edited), Ok(wanted.as_str()));
     }
 }
@@ -233,7 +233,7 @@ const COUNTED: Usage = Usage {
 };
 
 fn read(stream: &str, cuts: &[usize]) -> (String, Vec<FrameKind>, AnswerStream) {
-    let mut answer = OpenAiResponses.read_stream(&with(r#","stream":true"#));
+    let mut answer = (DIALECT.read_stream)(&with(r#","stream":true"#));
     let mut frames = Vec::new();
     for chunk in chunks(stream.as_bytes(), cuts) {
         frames.extend(answer.push(chunk));
@@ -325,7 +325,7 @@ fn each_end_of_a_stream_has_its_kind() {
 
 #[test]
 fn whole_answers_are_read_in_every_shape() {
-    let read = |body: &str| OpenAiResponses.read_json(body.as_bytes());
+    let read = |body: &str| DIALECT.read_json(body.as_bytes());
     let whole = STREAM.rsplit("\"response\":").next().unwrap().trim_end().strip_suffix('}').unwrap();
     let outcome = read(whole);
     assert_eq!((outcome.usage, outcome.error), (Some(COUNTED), None));
