@@ -10,6 +10,7 @@ use std::sync::Arc;
 use outlast_core::{
     run::instance::Instance,
     store::{self, Store},
+    words::id::RunId,
 };
 use outlast_process::{
     ancestry::{self, Ancestor},
@@ -18,10 +19,6 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{
-        Command,
-        verbs::{Rule, verb},
-    },
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -30,34 +27,48 @@ use crate::{
     supervisor::environment::{GROUPS, MARK},
 };
 
-/// Checks that this process may run the command.
+/// Rule for a command that a process of a run types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule<'a> {
+    /// Allowed: the command only reads, or acts for the run to which its own process belongs.
+    Free,
+    /// Allowed with the run's token: the command begins a new run, or continues the named one, as a child of
+    /// this process's run.
+    Begins(Option<&'a RunId>),
+    /// Allowed for the process's own run, or one that was started inside it. `None`, a command without a run's name, is
+    /// refused: the last run of the directory may be anybody's. The verb is what the run is looked up for.
+    OwnRuns(Option<&'a str>, Verb),
+    /// Refused: the command changes limits, other runs, policies or the store, and only a person may do that.
+    Persons,
+}
+
+/// Checks that this process may run the command `verb`.
 ///
 /// Errors: `not_a_persons` if a process of a run types a person's command; those of the run's token and of the store.
-pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
-    let verb = verb(command);
+pub fn check(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
     // A run of the same name on another machine is not this process's own.
-    let rule = match verb.rule {
-        Rule::OwnRuns(_) if context.server.is_some() => Rule::Persons,
+    let rule = match rule {
+        Rule::OwnRuns(..) if context.server.is_some() => Rule::Persons,
         rule => rule,
     };
-    check_rule(verb.name, rule, context)
+    check_here(verb, rule, context)
 }
 
 /// Checks that a person types, and no process of a run, before `verb` is done. Errors: as [`check`].
 pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
-    check_rule(verb, Rule::Persons, context)
+    check_here(verb, Rule::Persons, context)
 }
 
-fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
+fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
     let with_token = context.around.var(TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
         return Ok(());
     }
-    let named = match rule {
-        Rule::OwnRuns(named) => named,
-        Rule::Begins(Some(id)) if with_token => Some(id.as_str()),
-        _ => None,
+    let (named, looked_up_to) = match rule {
+        Rule::OwnRuns(named, verb) => (named, verb),
+        Rule::Begins(Some(id)) if with_token => (Some(id.as_str()), Verb::Look),
+        _ => (None, Verb::Look),
     };
     let line = ancestry::line();
     let mark = mark(&line, context);
@@ -78,19 +89,9 @@ fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), C
         // A run that does not exist yet is begun.
         Rule::Begins(Some(id)) if inside.store.run_no(id)?.is_none() => return Ok(()),
         // The same run that the command will find.
-        _ => find::run_to(inside.store.as_ref(), named, verb_of(verb))?,
+        _ => find::run_to(inside.store.as_ref(), named, looked_up_to)?,
     };
     if found.run.charges.contains(&inside.view.run.envelope()) { Ok(()) } else { refused() }
-}
-
-/// Returns the [`Verb`] with which a command looks up the run that is named to it.
-fn verb_of(verb: &str) -> Verb {
-    match verb {
-        "stop" => Verb::Stop,
-        "cancel" => Verb::End,
-        "attach" => Verb::Attach,
-        _ => Verb::Look,
-    }
 }
 
 /// Returns the trace of a run in this process or one above it, in words: a variable, a control group.
@@ -139,17 +140,15 @@ fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, 
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-    use outlast_core::words::id::RunId;
-
     use super::*;
-    use crate::cli::Cli;
+    use crate::commands::Cli;
+    use clap::Parser as _;
 
     #[test]
     fn what_decides_is_a_persons_and_what_looks_is_anybodys() {
         let check = |line: &str, want: Rule| {
             let cli = Cli::try_parse_from(line.split(' ')).expect(line);
-            assert_eq!(verb(&cli.command).rule, want, "{line}");
+            assert_eq!(cli.command.verb().rule, want, "{line}");
         };
         for line in [
             "outlast budget r --add-usd 1",
@@ -200,8 +199,13 @@ mod tests {
         ] {
             check(line, Rule::Free);
         }
-        for verb in ["stop r", "cancel r", "attach r", "snapshot r name"] {
-            check(&format!("outlast {verb}"), Rule::OwnRuns(Some("r")));
+        for (line, verb) in [
+            ("outlast stop r", Verb::Stop),
+            ("outlast cancel r", Verb::End),
+            ("outlast attach r", Verb::Attach),
+            ("outlast snapshot r name", Verb::Look),
+        ] {
+            check(line, Rule::OwnRuns(Some("r"), verb));
         }
         check("outlast run -- true", Rule::Begins(None));
         check("outlast run --run r -- true", Rule::Begins(Some(&RunId::new("r").unwrap())));

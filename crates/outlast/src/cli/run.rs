@@ -1,6 +1,6 @@
 //! `outlast run` and `outlast resume`.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use outlast_core::{
@@ -118,29 +118,6 @@ Examples:
   outlast run -- ./nightly.sh       and in nightly.sh:
   outlast agent -- claude -p \"fix the next failing test\"";
 
-/// Starter of a confined run's agent: hides directories, drops rights, and becomes the command
-#[derive(Args, Clone, Debug)]
-pub struct ConfinedArgs {
-    /// A directory that is hidden; can be repeated
-    #[arg(long, value_name = "DIRECTORY")]
-    pub hide: Vec<PathBuf>,
-    /// Leave the network, for a listener on loopback at this port; 0: any
-    #[arg(long, value_name = "PORT")]
-    pub net: Option<u16>,
-    /// The name of who serves that listener
-    #[arg(long, value_name = "NAME", requires = "net")]
-    pub hand_over: Option<String>,
-    /// A Unix socket outside that the command may reach; can be repeated
-    #[arg(long, value_name = "PATH", requires = "net")]
-    pub open: Vec<PathBuf>,
-    /// The user that the command runs as
-    #[arg(long = "as", value_name = "USER")]
-    pub user: Option<String>,
-    /// The command and its arguments; none only tries
-    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub command: Vec<OsString>,
-}
-
 /// Take an event of an agent's hook from standard input; for hooks, not for people
 #[derive(Args, Clone, Debug)]
 pub struct HookArgs {
@@ -218,16 +195,3 @@ Examples:
   outlast resume nightly
   outlast resume nightly --add-usd 1   a run that is halted at its limit
   outlast resume --all      for example at boot";
-
-/// Watch a run's agent on this terminal, and type to it
-///
-/// The last 64 KiB that it printed are shown first. Ctrl-\ d leaves it, and the run goes on; several can be
-/// there at once. Ctrl-C and Ctrl-Z are the agent's. A run whose agent has no terminal of its own can only be
-/// watched.
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
-pub struct AttachArgs {
-    /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
-    pub run: String,
-}

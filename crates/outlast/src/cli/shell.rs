@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::ctx::pair;
+use crate::loops::task_context::key::pair;
 
 /// Print shell functions that keep a loop's task over any death
 ///

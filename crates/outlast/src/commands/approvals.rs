@@ -1,22 +1,59 @@
 //! `outlast approvals` lists approvals that wait for a person; `outlast approve ID` records the person's decision.
 
 use outlast_core::{
-    engine::{self, act::InName, approval::DecideApproval},
+    engine::{self, approval::DecideApproval},
     journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
-    store::{self, Ask, Durability, Store, filter::ApprovalFilter as Filter},
-};
-use outlast_view as view;
-use serde_json::json;
-
-use crate::{
-    cli::{ApprovalsArgs, ApproveArgs},
-    program::{error::CliError, find},
-    render::{approval as shown, look::Page},
-    settings::surroundings::Surroundings,
+    store::filter::ApprovalFilter as Filter,
 };
 
-pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Result<(), CliError> {
+use super::prelude::*;
+use crate::render::approval as shown;
+
+/// List the tool calls that wait for a person's decision
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast approvals\n  outlast approvals nightly --all\n  outlast approvals --json | jq '.approvals[].id'"
+)]
+pub struct ApprovalsArgs {
+    /// Only those of this run: its id, its name, or the start of its id
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Also those that are decided, have expired or are blocked
+    #[arg(long)]
+    pub all: bool,
+    /// Largest number of approvals to list, the newest first
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+}
+
+/// Decide on a tool call that an agent asked about
+///
+/// The decision is durable, and bound to the arguments that are shown. The run goes on once all that it waits for
+/// is decided. Refused in a process of a run: an agent does not decide on its own tools.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast approve apr_3_12\n  outlast approve apr_3_12 --deny --reason \"not on a friday\""
+)]
+pub struct ApproveArgs {
+    /// The approval, as `outlast approvals` prints it
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Say no
+    #[arg(long)]
+    pub deny: bool,
+    /// Why, for the agent and for `outlast approvals --all`
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Only if its arguments have this digest, as `outlast approvals --json` prints it
+    #[arg(long, value_name = "SHA256")]
+    pub digest: Option<outlast_core::words::digest::Digest>,
+    /// Who decides [default: the user's name]
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
+}
+
+pub fn approvals(args: &ApprovalsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?;
     let filter = Filter {
         run: run.as_ref().map(|v| v.run.no),
@@ -50,13 +87,7 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
 
 /// Decides one approval in a person's name; `by` names the person and the channel (see `ActDetail::by`).
 /// Errors: those of `DecideApproval`.
-pub fn approve(
-    store: &dyn Store,
-    by: &str,
-    around: &Surroundings,
-    args: &ApproveArgs,
-    page: &mut Page,
-) -> Result<(), CliError> {
+pub fn approve(args: &ApproveArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
     let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| {
         CliError::usage(e.to_string(), Some("`outlast approvals` lists what waits for a decision"))
     })?;
@@ -68,7 +99,7 @@ pub fn approve(
         digest: Some(args.digest.unwrap_or(view.detail.digest)),
         approve: !args.deny,
         reason: args.reason.clone(),
-        by: args.by.clone().unwrap_or_else(|| user(around)),
+        by: args.by.clone().unwrap_or_else(|| user(&context.around)),
     };
     store.ask(InName::of(by, decision), Durability::Synced).wait()?;
     let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;

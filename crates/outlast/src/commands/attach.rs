@@ -1,27 +1,32 @@
 //! `outlast attach RUN`: connects this terminal to a run that goes on in the background.
 
-use outlast_core::store::Store;
-
-use crate::{
-    cli::AttachArgs,
-    program::{
-        context::Context,
-        error::{CliError, CommandError},
-        exit_code,
-        find::{self, Verb},
-        run_directory::RunDirectory,
-        say::say,
-    },
-};
 use outlast_process::attach::{
     client::{self, End, Who},
     listen,
 };
 
+use super::prelude::*;
+use crate::program::run_directory::RunDirectory;
+
+/// Watch a run's agent on this terminal, and type to it
+///
+/// The last 64 KiB that it printed are shown first. Ctrl-\ d leaves it, and the run goes on; several can be
+/// there at once. Ctrl-C and Ctrl-Z are the agent's. A run whose agent has no terminal of its own can only be
+/// watched.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
+pub struct AttachArgs {
+    /// The run: its id, its name, or the start of its id
+    #[arg(value_name = "RUN")]
+    pub run: String,
+}
+
 /// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached, `OK` if the person
 /// detached, and `INTERRUPTED` if the run's supervisor was lost.
-pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result<u8, CliError> {
-    let view = find::run_to(store, &args.run, Verb::Attach)?;
+pub fn attach(args: AttachArgs, context: Context) -> Result<u8, CliError> {
+    let store = context.open(false, Default::default())?;
+    crate::look_after(&*store, &context);
+    let view = find::run_to(&*store, &args.run, Verb::Attach)?;
     let (id, status) = (&view.run.id, view.run.status);
     let directory = RunDirectory::of(&context.place, id, &context.around)?;
     let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {

@@ -1,44 +1,17 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
-use std::path::Path;
+use outlast_view::{BudgetLine, lines};
 
-use outlast_core::{
-    engine::act::InName,
-    envelope::unit::Unit,
-    run::status::Status,
-    store::{Ask, Durability, RunView, Store},
-    words::id::Micros,
-};
-use outlast_view::{BudgetLine, lines, shape};
+use super::prelude::*;
+use crate::cli::BudgetArgs;
 
-use crate::{
-    cli::BudgetArgs,
-    program::{
-        error::CliError,
-        find::{self, Verb},
-    },
-    render::{
-        amount::{amount, unit_word},
-        look::{self, Look, Page, Paint},
-        next::{ChangedRun, Next, next},
-        short::called,
-        table::{Cell, Side, Table},
-    },
-};
-
-pub fn budget(
-    store: &dyn Store,
-    by: &str,
-    here: &Path,
-    args: &BudgetArgs,
-    page: &mut Page,
-) -> Result<(), CliError> {
+pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
     if args.run.is_none() && args.changes() {
         let hint = "name it: `outlast budget RUN …`; `outlast ls` lists the runs";
         return Err(CliError::usage("the run whose limits change has to be named", Some(hint)));
     }
     let verb = if args.changes() { Verb::Change } else { Verb::Look };
-    let before = find::run_or_last(store, args.run.as_deref(), here, verb)?;
+    let before = find::run_or_last(store, args.run.as_deref(), context.around.directory(), verb)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };

@@ -1,8 +1,6 @@
 //! Busy waiting: calls that brought their agent nothing new, as the proxy judged them when they were made.
 
-use outlast_core::journal::Entry;
-
-use crate::render::amount::{some, usd};
+use super::prelude::*;
 
 /// Smallest number of calls for which the line is printed.
 const FEWEST: i64 = 5;

@@ -3,21 +3,38 @@
 //! A program of its own: what it becomes has no secret of the supervisor in its memory, and the kernel lets a process
 //! that nobody may look into map no user.
 
-use std::{io, os::unix::process::CommandExt as _, process::Command};
+use std::{ffi::OsString, io, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
 use outlast_process::{
     confine::{User, Ways, confine},
     net,
 };
 
-use crate::{
-    cli::ConfinedArgs,
-    program::{
-        error::{CliError, RunError},
-        exit_code,
-        say::say,
-    },
-};
+use super::prelude::*;
+use crate::program::error::RunError;
+
+/// Starter of a confined run's agent: hides directories, drops rights, and becomes the command
+#[derive(Args, Clone, Debug)]
+pub struct ConfinedArgs {
+    /// A directory that is hidden; can be repeated
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hide: Vec<PathBuf>,
+    /// Leave the network, for a listener on loopback at this port; 0: any
+    #[arg(long, value_name = "PORT")]
+    pub net: Option<u16>,
+    /// The name of who serves that listener
+    #[arg(long, value_name = "NAME", requires = "net")]
+    pub hand_over: Option<String>,
+    /// A Unix socket outside that the command may reach; can be repeated
+    #[arg(long, value_name = "PATH", requires = "net")]
+    pub open: Vec<PathBuf>,
+    /// The user that the command runs as
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// The command and its arguments; none only tries
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
 
 /// Hides the directories, drops rights, and executes the command in place of this process. Without a command, only
 /// tests whether that is possible and returns 0. Returns 127 if the program does not exist and 126 if it cannot be

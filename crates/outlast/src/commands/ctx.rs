@@ -1,35 +1,99 @@
 //! `outlast ctx set | get | env | ref | refs | clear`: the task context and memory references of a run.
 
-use outlast_core::{
-    engine::{self, state::put::Change},
-    store::{self, RunView, Store},
-    words::id::{AttemptNo, Micros},
-};
-use serde_json::json;
+use outlast_core::engine::{self, state::put::Change};
 
+use super::prelude::*;
 use crate::{
-    cli::ctx::{ClearArgs, CtxArgs, CtxCommand, GetArgs, OfArgs, RefArgs, SetArgs},
     loops::task_context::{
         self, CONTEXT, MEMORY, OPEN, TASK, TaskContext,
         bearer::Bearer,
-        key,
+        key::{self, BadPair},
         mirror::Mirror,
         quote,
-        reference::{Now, Reference},
+        reference::{self, Now, Reference},
         task,
     },
-    program::{
-        context::Context,
-        error::{CliError, CommandError, InputError},
-        find,
-        say::say,
-    },
-    render::{
-        look::{Page, clean_line, exact_line},
-        table::{Cell, Side, Table},
-        time::rfc3339,
-    },
+    render::{text::exact_line, time::rfc3339},
 };
+
+/// Say what the agent is at, from within its run: it is kept, whatever dies
+///
+/// For scripts under `outlast run`, and for loops with `outlast shell-init`. What is set is on disk when the command
+/// returns, all keys or none, and mirrored in the file that OUTLAST_STATE_FILE names.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CtxArgs {
+    #[command(subcommand)]
+    pub command: CtxCommand,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  outlast ctx set task_id=T-7 issue_number=1411 progress_stage=tests
+  outlast ctx get progress_stage
+  eval \"$(outlast ctx env)\"                 TASK_ID, ISSUE_NUMBER, …; other keys as OUTLAST_CTX_NAME
+  outlast ctx ref notes=notes.md graph=mcp://memory/n42
+  outlast ctx refs                          and whether a file has changed since
+  outlast ctx get --of nightly              for people: any run's";
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum CtxCommand {
+    Set(SetArgs),
+    Get(GetArgs),
+    /// Print exports for a shell's eval
+    Env(OfArgs),
+    Ref(RefArgs),
+    /// List the references, and what became of their files
+    Refs(OfArgs),
+    Clear(ClearArgs),
+}
+
+/// Set keys, all in one commit
+#[derive(Args, Clone, Debug)]
+pub struct SetArgs {
+    /// A key and its value, any text; keys are a to z, 0 to 9 and _
+    #[arg(value_name = "KEY=VALUE", required = true, value_parser = pair, allow_hyphen_values = true)]
+    pub pairs: Vec<(String, String)>,
+}
+
+/// Print one value, or all of them
+#[derive(Args, Clone, Debug)]
+pub struct GetArgs {
+    /// The key; without it, all
+    #[arg(value_name = "KEY")]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub of: OfArgs,
+}
+
+/// Run whose context is looked at.
+#[derive(Args, Clone, Debug)]
+pub struct OfArgs {
+    /// Another run, to look at: its id, its name, or the start of its id
+    #[arg(long, value_name = "RUN")]
+    pub of: Option<String>,
+}
+
+/// Keep references to what the agent remembers; of a local file also its digest
+#[derive(Args, Clone, Debug)]
+pub struct RefArgs {
+    /// A name and any reference: a file, a URL, mcp://…
+    #[arg(value_name = "NAME=URI", required = true, value_parser = reference::pair)]
+    pub references: Vec<(String, String)>,
+}
+
+/// Take keys away; without any, the whole context with its references and the task that is begun
+#[derive(Args, Clone, Debug)]
+pub struct ClearArgs {
+    /// The keys
+    #[arg(value_name = "KEY", value_parser = key::key)]
+    pub keys: Vec<String>,
+}
+
+/// `KEY=VALUE`, for clap.
+pub fn pair(text: &str) -> Result<(String, String), BadPair> {
+    key::pair(text)
+}
 
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
@@ -38,7 +102,7 @@ const WIDTH: usize = 100;
 /// is stored by then.
 const TRIES: usize = 10;
 
-pub fn ctx(store: &dyn Store, args: &CtxArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn ctx(args: &CtxArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     match &args.command {
         CtxCommand::Set(args) => set(store, args, context),
         CtxCommand::Get(args) => get(store, args, context, page),

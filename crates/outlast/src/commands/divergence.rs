@@ -2,27 +2,14 @@
 
 use outlast_core::{
     body,
-    journal::{
-        Entry,
-        divergence::{Difference, Parting, first_difference, partings},
-    },
+    journal::divergence::{Difference, Parting, first_difference, partings},
     reads,
-    reads::entries,
     run::masks::Rules,
-    store::{Error, RunView, Store},
-    words::id::{AttemptNo, RunId, RunNo, Seq},
+    store::Error,
 };
 use outlast_server::dialect::canonical::LEFT_OUT;
-use outlast_view::shape;
-use serde_json::{Value, json};
 
-use crate::{
-    program::error::CliError,
-    render::{
-        amount::some,
-        look::{Page, Paint, clean, clean_line},
-    },
-};
+use super::prelude::*;
 
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 160;

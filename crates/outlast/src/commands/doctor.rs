@@ -4,31 +4,20 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
-use outlast_core::{
-    run::status::Status,
-    store::{RunFilter, Store},
-    words::size,
-};
-use outlast_server::version;
+use outlast_core::words::size;
+use outlast_server::{dialect::Upstream, version};
 use outlast_store::{
     FORMAT,
     sqlite::{self, SyncMode},
 };
-use serde::Serialize;
-use serde_json::json;
 
+use super::prelude::*;
 use crate::{
-    program::{context::Context, error::CliError, exit_code, file::beside},
-    render::{
-        amount::some,
-        look::{Page, Paint},
-        table::{Cell, Side, Table},
-        time,
-    },
+    program::file::beside,
     settings::{
         file::{self, SettingsFile},
         keys, no_proxy,
@@ -36,10 +25,14 @@ use crate::{
         trust::Trust,
     },
 };
-use outlast_server::dialect::Upstream;
+
+/// Check the store, the disk, the keys and the settings
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {}
 
 /// Free disk space in bytes below which the disk is reported as a problem.
 const LITTLE_SPACE: u64 = 256 << 20;
+
 /// Most runs, and most processes, that a finding lists by name.
 const NAMED: usize = 5;
 
@@ -75,7 +68,7 @@ impl Finding {
 /// Runs all checks and changes nothing, except that opening a store of an older format migrates it.
 ///
 /// Returns the exit code: `UNAVAILABLE` if a check finds something that is broken.
-pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let findings = examine(context);
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
     if page.look.json {

@@ -1,24 +1,8 @@
 //! Evidence of how an attempt ended: cost, entries open at the end, last log lines. Derived from the journal and the
 //! logs.
 
-use std::path::Path;
-
-use outlast_core::{
-    journal::{Entry, State},
-    run::attempt::Attempt,
-    words::id::{AttemptNo, Micros},
-};
-
-use crate::{
-    logs::read,
-    program::error::CliError,
-    render::{
-        amount::{some, usd},
-        entry,
-        look::clean_line,
-        time,
-    },
-};
+use super::prelude::*;
+use crate::logs::read;
 
 /// Number of an attempt's last log lines that are read. JSON output prints all of them.
 pub const LINES: usize = 100;

@@ -3,26 +3,10 @@
 
 use std::collections::HashSet;
 
-use outlast_core::{
-    journal::{Entry, Kind},
-    reads::{entries, runs},
-    store::{self, RunFilter, RunView, Store},
-    words::id::{RunId, RunNo, Seq},
-};
 use outlast_server::{api::read::exchange, dialect::conversation};
-use outlast_view as view;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
 
-use crate::{
-    cli::JournalArgs,
-    program::error::{CliError, CommandError},
-    render::{
-        entry,
-        look::{Page, Paint, clean, clean_line},
-        talk,
-    },
-};
+use super::prelude::*;
+use crate::{commands::journal::JournalArgs, render::talk};
 
 /// Most characters of a line that `--grep` shows.
 const WIDTH: usize = 200;

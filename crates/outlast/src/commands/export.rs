@@ -2,26 +2,31 @@
 
 use std::fmt;
 
-use outlast_core::{
-    journal::{
-        Role,
-        job::{ItemRow, Standing},
-    },
-    reads::items,
-    store::{self, Store},
-    words::id::{RunNo, Seq},
+use outlast_core::journal::{
+    Role,
+    job::{ItemRow, Standing},
 };
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
-use crate::{
-    cli::ExportArgs,
-    program::{error::CliError, find},
-    render::{look::Page, time},
-};
+use super::prelude::*;
+
+/// Print the results of a batch's items, one line of JSON for each item; or a run's conversations
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .value\n  outlast export nightly --transcript > nightly.md"
+)]
+pub struct ExportArgs {
+    /// The batch: its name, its run's id, or the start of that id; or a JSONL file of results. With --transcript, any run
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+    /// The conversations of a run as Markdown, or with --json as JSON
+    #[arg(long)]
+    pub transcript: bool,
+}
 
 /// Row of the table of a job's results, as Python's `out=` and `to_pandas()` have it.
 #[derive(Serialize)]
@@ -37,7 +42,7 @@ struct Line<'a> {
 }
 
 /// Prints what became of a job's items as JSON lines. Values are read one by one, so that memory holds only the keys.
-pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn export(args: &ExportArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     if args.transcript {
         return super::transcript::export(store, &args.job, page);
     }

@@ -1,40 +1,63 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use outlast_core::{
-    engine::{
-        act::InName,
-        run::{fork::Snapshot, limits::Amend},
-    },
-    envelope::unit::{Limits, Unit},
+    engine::run::{fork::Snapshot, limits::Amend},
+    envelope::unit::Limits,
     reads::{
         self,
         forks::{Point, id_of, prepare},
     },
     run::KeptFiles,
-    store::{Ask, Durability, RunView, Store},
-    words::id::{AttemptNo, RunId, RunNo, Seq},
 };
 use outlast_view::Fork;
-use serde_json::json;
 
-use crate::{
-    cli::{ForkArgs, SnapshotArgs},
-    files::{Asked, Files, history::History, of_run},
-    program::{
-        context::Context,
-        error::{CliError, FilesError},
-        find, jsonl,
-    },
-    render::{
-        amount::some,
-        look::{self, Page, Paint},
-        short::called,
-    },
-};
+use super::prelude::*;
+use crate::files::{Asked, Files, history::History, of_run};
 
-pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(), CliError> {
+/// Give the point where a run is now a name, to fork it from there
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast snapshot research-42 before-the-draft")]
+pub struct SnapshotArgs {
+    /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
+    #[arg(value_name = "RUN|FILE.jsonl")]
+    pub run: String,
+    /// The snapshot's name, of A-Z a-z 0-9 . _ -; used again, it means the new point
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// Create a run that continues from an earlier point of another run
+///
+/// The work that the other run had done by then is shared: it is neither copied nor paid again. The fork is its child: what the fork spends
+/// counts against the other's limits, too. Start it with outlast resume.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z\n  outlast fork nightly --at 12 --into ../nightly-again"
+)]
+pub struct ForkArgs {
+    /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
+    #[arg(value_name = "RUN|JOB|FILE.jsonl")]
+    pub run: String,
+    /// Point to continue from: a snapshot's name, an attempt's number (its end is used), or a time
+    #[arg(long, value_name = "NAME|ATTEMPT|TIME", required_unless_present = "at")]
+    pub from_snapshot: Option<String>,
+    /// Entry to continue from: it is the last one that is shared
+    #[arg(long, value_name = "ENTRY", conflicts_with = "from_snapshot")]
+    pub at: Option<i64>,
+    /// Directory that the fork works in, with the run's files as they were when the entry began; it is made, or is empty. For runs of `outlast run --files`
+    #[arg(long, value_name = "DIR", requires = "at")]
+    pub into: Option<PathBuf>,
+    /// The fork's id; by default built from the other run's id and the point
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Limit in dollars for the fork alone; the other run's limit still holds
+    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    pub usd: Option<i64>,
+}
+
+pub fn name(args: &SnapshotArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let view = meant(store, &args.run)?;
     let snapshot = Snapshot { run: view.run.no, id: view.run.id.clone(), name: args.name.clone() };
     let seq = store.ask(snapshot, Durability::Synced).wait()?;
@@ -49,13 +72,7 @@ pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(
 /// Creates a fork with the files of its point, in a directory of its own.
 ///
 /// Files come first: if they cannot be had, there is no fork. Typed again after a kill, it goes on.
-pub fn fork_into(
-    store: &dyn Store,
-    by: &str,
-    args: &ForkArgs,
-    context: &Context,
-    page: &mut Page,
-) -> Result<(), CliError> {
+pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
     let (Some(into), Some(at)) = (&args.into, args.at.map(Seq)) else {
         return Err(CliError::usage("--into wants --at ENTRY", None));
     };
@@ -77,7 +94,7 @@ pub fn fork_into(
         return Err(CliError::usage(format!("{directory} is not empty"), Some("name another directory")));
     }
     let restored = files.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })?;
-    let no = fork(store, by, args, page)?;
+    let no = forked(store, by, args, page)?;
     let mut fork = find::view(store, no)?;
     if let Some(command) = &mut fork.spec.command {
         match &mut command.supervision.files {
@@ -94,7 +111,11 @@ pub fn fork_into(
 }
 
 /// Creates a fork, prints it and returns its number.
-pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<RunNo, CliError> {
+pub fn fork(args: &ForkArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
+    forked(store, by, args, page).map(drop)
+}
+
+fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<RunNo, CliError> {
     let view = meant(store, &args.run)?;
     let point = match (args.at, &args.from_snapshot) {
         (Some(at), _) => Point::Seq(Seq(at)),

@@ -3,17 +3,18 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
-    path::Path,
 };
 
-use serde::Serialize;
-use serde_json::json;
+use super::prelude::*;
+use crate::settings::file;
 
-use crate::{
-    program::error::CliError,
-    render::look::Page,
-    settings::{file, surroundings::Surroundings},
-};
+/// Write an outlast.toml for this directory, and say the one command to type
+///
+/// Looks for Claude Code, Codex, and programs in Python and for Node. In the file every key is a comment, so that
+/// nothing changes until you want it to. A file that is there is left as it is.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  cd project && outlast init")]
+pub struct InitArgs {}
 
 /// Kind of agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,7 +55,11 @@ const LIBRARIES: [&str; 10] = [
 const LONGEST: u64 = 1 << 20;
 
 /// Writes the file, unless the directory has one, and prints what was found and the command.
-pub fn init(around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
+pub fn init(_: &InitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    begin(&context.around, page)
+}
+
+fn begin(around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
     let path = around.directory().join(file::FILE);
     let finds = finds(around);
     let written = match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -281,7 +286,7 @@ mod tests {
         let dir = with_files(&[("outlast.toml", "usd = 1\n")]);
         let around = Surroundings::new(&[], dir.path());
         let mut out = Vec::new();
-        init(&around, &mut Page::new(&mut out, Look::default())).unwrap();
+        begin(&around, &mut Page::new(&mut out, Look::default())).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("outlast.toml")).unwrap(), "usd = 1\n");
         let said = String::from_utf8(out).unwrap();
         assert!(said.contains("was left as it is\ntype: outlast run --usd 5 -- python agent.py\n"), "{said}");

@@ -1,34 +1,31 @@
 //! `outlast inspect JOB|FILE.jsonl`: shows a job's progress, its gaps, and how far each attempt got.
 
-use std::{cmp::Reverse, collections::BTreeMap, path::Path};
+use std::{cmp::Reverse, collections::BTreeMap};
 
-use outlast_core::{
-    envelope::unit::Unit,
-    journal::job::{ItemRow, Standing},
-    reads::items,
-    run::attempt::Attempt,
-    store::{RunView, Store},
-    words::id::{Micros, RunNo},
-};
-use outlast_view::{self as view, Job, exit_words, shape};
-use serde_json::{Value, json};
+use outlast_core::journal::job::{ItemRow, Standing};
+use outlast_view::{Job, exit_words};
 
-use super::{export::exception, jobs};
-use crate::{
-    cli::InspectArgs,
-    program::{
-        error::{CliError, InputError},
-        find, jsonl,
-    },
-    render::{
-        amount::{some, usd},
-        look::{self, Page, Paint},
-        next::next,
-        short::called,
-        table::{Side, Table},
-        time,
-    },
-};
+use super::{export::exception, jobs, prelude::*};
+
+/// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
+///
+/// A JSONL file of results is read with the store beside it, FILE.outlast.db. A file that another program wrote has no
+/// such store: its lines alone are counted.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast inspect enrich-docs\n  outlast inspect runs/enrich-docs.jsonl --gaps\n  outlast inspect enrich-docs --attempts --json"
+)]
+pub struct InspectArgs {
+    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+    /// Each input without a result, by its place in the input, below the highest place that has one
+    #[arg(long)]
+    pub gaps: bool,
+    /// Each attempt of the job, and how far it got
+    #[arg(long)]
+    pub attempts: bool,
+}
 
 /// Number of gaps, and of causes of failures, that are listed without `--gaps`.
 const SHORT: usize = 5;
@@ -36,7 +33,7 @@ const SHORT: usize = 5;
 /// Number of inputs that are named for a cause without `--gaps`.
 const FEW: usize = 3;
 
-pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn inspect(args: &InspectArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let found = find::jobs(store, &args.job)?;
     let told = found.into_iter().filter_map(|view| Some((view::job(&view)?, view)));
     let told = told.map(|(job, view)| JobReport::gather(store, job, view)).collect::<Result<Vec<_>, _>>()?;
@@ -58,8 +55,18 @@ pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result
     Ok(())
 }
 
+/// Inspects the jobs of a JSONL file of results: in the record beside it, or by its lines if it has none.
+pub fn inspect_file(args: &InspectArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let path = context.around.directory().join(&args.job);
+    if !jsonl::record(&path).exists() {
+        return inspect_lines(&path, args, page);
+    }
+    let store = context.beside(&path).open(false, Default::default())?;
+    inspect(args, Desk { store: &*store, by: "", context, page, wait: &mut |_| {} })
+}
+
 /// Inspects a JSONL file of results that has no record in the store: only its lines are known.
-pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
     let scan = jsonl::scan(path).map_err(|why| InputError::Results { path: path.to_owned(), why })?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
     if page.look.json {

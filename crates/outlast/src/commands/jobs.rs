@@ -1,24 +1,41 @@
-//! `outlast jobs`: lists the batch jobs, newest first.
+//! `outlast jobs`: lists the batch jobs, newest first. `outlast retry`: has items of one run again.
 
-use outlast_core::{
-    store::{RunFilter, RunView, Store},
-    words::id::Micros,
-};
-use outlast_view as view;
-use serde_json::json;
+use outlast_core::reads::items::{self, Again};
 
-use crate::{
-    cli::JobsArgs,
-    program::error::CliError,
-    render::{
-        amount::usd,
-        look::{self, Page},
-        table::{Cell, Side, Table},
-        time,
-    },
-};
+use super::prelude::*;
 
-pub fn jobs(store: &dyn Store, args: &JobsArgs, page: &mut Page) -> Result<(), CliError> {
+/// List batch jobs, newest first
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast jobs\n  outlast jobs --store runs/docs.jsonl.outlast.db\n  outlast jobs --json | jq '.jobs[].job.failed'"
+)]
+pub struct JobsArgs {
+    /// Largest number of jobs to list
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+/// Make items of a job pending again; its script runs them
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast retry enrich-docs --failed\n  outlast retry enrich-docs --key doc-17 --key doc-18\n  outlast retry enrich-docs --failed --reuse-answers"
+)]
+pub struct RetryArgs {
+    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    #[arg(value_name = "JOB|FILE.jsonl")]
+    pub job: String,
+    /// Items that failed, and items that are dead: given up after repeated failures
+    #[arg(long)]
+    pub failed: bool,
+    /// The item of this key, a finished one too; can be repeated
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+    /// Replay the answers that were paid for, to repaired code
+    #[arg(long)]
+    pub reuse_answers: bool,
+}
+
+pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
     let limit = args.limit.saturating_add(1);
     let mut jobs = store.runs(&RunFilter { jobs: true, limit, ..RunFilter::default() })?;
@@ -76,4 +93,27 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
 /// Returns the job's name, or the run's id if it has none.
 pub fn name(view: &RunView) -> String {
     view.run.job.as_ref().map_or_else(|| view.run.id.to_string(), |job| job.name.clone())
+}
+
+/// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
+pub fn retry(args: &RetryArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
+    if !args.failed && args.key.is_empty() {
+        return Err(CliError::usage("no items are named", Some("give --failed, or --key KEY")));
+    }
+    let view = find::job(store, &args.job)?;
+    let again = Again { keys: args.key.clone(), failed: args.failed, reuse_answers: args.reuse_answers };
+    let keys = items::reset(store, by, view.run.no, &again)?;
+    if page.look.json {
+        return Ok(page.json(&json!({
+            "run": view.run.id, "reset": keys, "reuse_answers": args.reuse_answers,
+        }))?);
+    }
+    let name = look::clean(&name(&view));
+    if keys.is_empty() {
+        return Ok(page.line(&format!("{name}  nothing of it failed"))?);
+    }
+    let replayed = if args.reuse_answers { "; answers that were paid for are replayed" } else { "" };
+    let name = page.look.paint(Paint::Strong, &name);
+    page.line(&format!("{name}  {} will run again{replayed}", some(keys.len() as i64, "item")))?;
+    Ok(page.line("  → start its script again")?)
 }

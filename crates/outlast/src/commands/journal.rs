@@ -1,47 +1,54 @@
 //! `outlast journal RUN [-f]`: prints a run's entries, one a line, and follows them until the run has ended.
 
-use std::path::Path;
-
-use outlast_core::{
-    journal::{Entry, State},
-    reads::entries,
-    run::status::Status,
-    store::{RunView, Store},
-    words::id::{RunId, Seq},
-};
 use outlast_server::api::read::gist;
-use outlast_view as view;
-use serde_json::{Map, json};
 
-use crate::{
-    agent::session,
-    cli::JournalArgs,
-    program::{
-        error::CliError,
-        find::{self, Verb},
-    },
-    render::{
-        entry,
-        look::{Page, Paint},
-        time,
-    },
-};
+use super::prelude::*;
+use crate::agent::session;
+
+/// Print a run's journal, one line for each entry, or the content of one entry
+#[derive(Args, Clone, Debug, Default)]
+#[command(
+    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal --grep invoice\n  outlast journal nightly --divergence"
+)]
+pub struct JournalArgs {
+    /// The run: its id, its name, or the start of its id; the last run of this directory, with --grep: all runs
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Go on until the run has ended; with --json a line of JSON for each change
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Also Outlast's own bookkeeping, such as copies of the agent's session, and a CLI agent's entries in all columns
+    #[arg(long)]
+    pub all: bool,
+    /// One entry, by its number: what was asked and answered, as a person reads it
+    #[arg(value_name = "ENTRY", conflicts_with_all = ["follow", "divergence"])]
+    pub entry: Option<i64>,
+    /// With ENTRY: the recorded bytes of its request and its answer
+    #[arg(long, requires = "entry", conflicts_with = "json")]
+    pub raw: bool,
+    /// With ENTRY: of the request, only what is new since the call before it
+    #[arg(long, requires = "entry", conflicts_with = "raw")]
+    pub diff: bool,
+    /// The lines of requests and answers that hold this text, of ENTRY or of all
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["follow", "divergence", "raw", "diff"])]
+    pub grep: Option<String>,
+    /// Where a restarted attempt asked for something else than what was recorded: both requests, and the first place in which they differ
+    #[arg(long, conflicts_with = "follow")]
+    pub divergence: bool,
+    /// For each restart: the prompt tokens that were paid again although the provider had cached them, and the first byte in which its request differs from the last one before the restart
+    #[arg(long, conflicts_with_all = ["follow", "divergence", "entry", "grep"])]
+    pub cache: bool,
+}
 
 /// Number of entries that are read at once.
 const PAGE: usize = 1000;
 
 /// Prints the journal of a run. With `-f`, `wait` is called between two looks at the run.
-pub fn journal(
-    store: &dyn Store,
-    here: &Path,
-    args: &JournalArgs,
-    page: &mut Page,
-    wait: &mut dyn FnMut(),
-) -> Result<(), CliError> {
+pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk) -> Result<(), CliError> {
     if let (None, Some(text)) = (&args.run, &args.grep) {
         return super::exchange::grep_all(store, text, page);
     }
-    let view = find::run_or_last(store, args.run.as_deref(), here, Verb::Look)?;
+    let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     if let Some(text) = &args.grep {
         return super::exchange::grep(store, &view, args.entry, text, page);
     }
@@ -97,7 +104,7 @@ fn follow(
     mut view: RunView,
     args: &JournalArgs,
     page: &mut Page,
-    wait: &mut dyn FnMut(),
+    wait: &mut dyn FnMut(Duration),
 ) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.clone());
     let mut last = Seq(0);
@@ -144,7 +151,7 @@ fn follow(
         if view.run.status.is_ended() {
             return Ok(());
         }
-        wait();
+        wait(FOLLOW);
     }
 }
 

@@ -1,36 +1,43 @@
 //! `outlast logs RUN [-f]`: prints the output of an attempt.
 
-use outlast_core::{
-    run::{Run, attempt::Attempt, status::Status},
-    store::Store,
-    words::id::AttemptNo,
-};
-use serde_json::json;
+use outlast_core::run::Run;
 
+use super::prelude::*;
 use crate::{
-    cli::LogsArgs,
     logs::{
         plain,
         read::{self, Follower},
     },
-    program::{
-        context::Context,
-        error::{CliError, CommandError},
-        find::{self, Verb},
-        run_directory::RunDirectory,
-        say::say,
-    },
-    render::look::{Page, Unwritten},
+    program::run_directory::RunDirectory,
+    render::look::Unwritten,
 };
 
+/// Print what a run's agent printed
+///
+/// Each attempt has a log of its own; the newest attempt's is printed. On a terminal, control sequences other than
+/// colours are left out; elsewhere the bytes are printed unchanged. At least the last 10 MiB of each attempt are kept,
+/// and the last 20 attempts of a run.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast logs nightly\n  outlast logs nightly -f\n  outlast logs nightly --attempt 2 --lines 50"
+)]
+pub struct LogsArgs {
+    /// The run: its id, its name, or the start of its id; the last run of this directory
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Go on printing what comes, of later attempts too, until the run has ended
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The attempt, by its number
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub attempt: Option<i64>,
+    /// Only the last N lines
+    #[arg(long, short = 'n', visible_alias = "tail", value_name = "N")]
+    pub lines: Option<usize>,
+}
+
 /// Prints the log of an attempt. With `-f`, `wait` is called between two looks at the log.
-pub fn logs(
-    store: &dyn Store,
-    context: &Context,
-    args: &LogsArgs,
-    page: &mut Page,
-    wait: &mut dyn FnMut(),
-) -> Result<(), CliError> {
+pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> Result<(), CliError> {
     let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?.logs();
     let kept = read::attempts(&directory)?;
@@ -90,7 +97,7 @@ pub fn logs(
             return Ok(printer.end(page)?);
         }
         page.flush()?;
-        wait();
+        wait(FOLLOW);
     }
 }
 

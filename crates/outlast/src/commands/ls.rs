@@ -1,40 +1,64 @@
 //! `outlast ls`: lists the runs, newest first.
 
-use std::{cell::Cell as Flag, collections::BTreeSet, fs, path::Path};
+use std::{cell::Cell as Flag, collections::BTreeSet, fs, path::PathBuf};
 
-use outlast_core::{
-    envelope::unit::Unit,
-    reads::runs::{self, RunSearch},
-    store::{RunFilter, RunView, Store},
-    words::id::{Micros, Seq},
-};
-use serde_json::Map;
+use outlast_core::reads::runs::{self, RunSearch};
+use outlast_view::listed;
 
+use super::prelude::*;
 use crate::{
-    cli::LsArgs,
-    program::{checkout, error::CliError},
+    program::checkout,
     render::{
-        amount::usd,
         did::Did,
-        look::{self, Page},
-        next::{Next, RunWithNext, is_unmetered, next, next_with},
-        short::{called, short},
-        table::{Cell, Side, Table},
-        text::clean_line,
-        time,
+        next::{RunWithNext, is_unmetered},
+        short::short,
+        time::When,
     },
 };
-use outlast_view::listed;
+
+/// List runs, newest first
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast ls\n  outlast ls --status halted\n  outlast ls --wide --dir . --since 22:00\n  outlast ls --json | jq '.runs[].run'"
+)]
+pub struct LsArgs {
+    /// Only runs of this status
+    #[arg(long, value_parser = status, value_name = "STATUS")]
+    pub status: Option<Status>,
+    /// Only runs with this tag, or with this value of it
+    #[arg(long, value_name = "KEY[=VALUE]")]
+    pub tag: Option<String>,
+    /// Only runs that were started in this directory or below it
+    #[arg(long, value_name = "DIRECTORY")]
+    pub dir: Option<PathBuf>,
+    /// Only runs whose name or id contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Only runs that were created from this moment on: 22:00, 2026-11-20, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub since: Option<When>,
+    /// Also their directories, the branches that are checked out there now, and their tags
+    #[arg(long)]
+    pub wide: bool,
+    /// Largest number of runs to list
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+fn status(text: &str) -> Result<Status, String> {
+    let all = Status::ALL.map(Status::name).join(", ");
+    Status::parse(text).ok_or_else(|| format!("no such status (wanted one of {all})"))
+}
 
 /// Most entries of a run that are counted for its line.
 const FIRST: usize = 200;
 
 /// Lists runs. `here`: directory in which the command was typed.
-pub fn ls(store: &dyn Store, here: &Path, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
     let more = Flag::new(false);
     let directory = args.dir.as_ref().map(|dir| {
-        let dir = here.join(dir);
+        let dir = context.around.directory().join(dir);
         // As a run's own directory is kept, without links and dots; on a server's machine it may be none of here.
         fs::canonicalize(&dir).unwrap_or_else(|_| dir.components().collect()).to_string_lossy().into_owned()
     });
@@ -125,6 +149,7 @@ fn place(view: &RunView) -> Vec<Cell> {
 
 /// Most characters of a name that stands for its run, and of the next step: a row fits 80 columns.
 const NAME: usize = 24;
+
 const NEXT: usize = 20;
 
 /// Returns the word by which commands find the run: its name, unless a newer run in the list has it too, else its short

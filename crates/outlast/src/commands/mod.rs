@@ -1,11 +1,13 @@
-//! The commands, one file each. Most take only a store and a page to print on.
+//! The commands, one file each: its arguments, who may type it, what it needs and what it does. A command that has a room of
+//! its own (`supervisor`, `serve`, `watch`, `mcp`, `loops`) has its arguments there or in `cli`.
+//!
+//! [`Command::verb`] is the one table: a new command does not compile without its row.
 
 pub mod approvals;
 pub mod attach;
 pub mod budget;
 pub mod budgets;
 pub mod busy_waiting;
-pub mod cancel;
 pub mod completions;
 pub mod confined;
 pub mod ctx;
@@ -16,31 +18,454 @@ pub mod evidence;
 pub mod exchange;
 pub mod export;
 pub mod files;
+pub mod forget;
 pub mod fork;
-pub mod gc;
+pub mod headings;
 pub mod init;
 pub mod inspect;
 pub mod jobs;
 pub mod journal;
 pub mod logs;
 pub mod ls;
-pub mod migrate;
 pub mod notify;
 pub mod plan;
+mod prelude;
 pub mod price_update;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
-mod resolve_tool;
 pub mod resume_tax;
-pub mod retry;
-pub mod rm;
 pub mod service;
 pub mod show;
 pub mod spend;
 pub mod state;
-pub mod stop;
+pub mod tell;
 pub mod transcript;
 pub mod trust;
 pub mod verify;
-pub mod wake;
+
+use std::{ffi::OsString, io, sync::Arc, thread};
+
+use clap::{CommandFactory as _, Parser};
+use outlast_server::version;
+
+use self::prelude::*;
+use crate::{
+    agent,
+    cli::{Globals, change, mcp::McpArgs, run, shell},
+    guard::{self, Rule},
+    loops, mcp,
+    program::{actor::actor, error::MachineError, server::Over},
+    serve::{self, mock, proxy_setup, ui},
+    supervisor, watch,
+};
+
+/// Crash recovery for AI agents: a run outlasts its processes
+///
+/// kill -9 the agent, the proxy or the machine: the run goes on where it was, without paying twice for a
+/// call, and never past its budget.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "outlast", version = version::line(), after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  outlast run --usd 5 -- python agent.py     run it to its end, over any number of crashes
+  outlast ls                                 what runs there are
+  outlast show RUN                           what happened, and what is next
+  outlast budget RUN --add-usd 1             give a halted run room, then: outlast resume RUN
+
+Settings:
+  Long flags that do not act can be given as a variable, --admit-wait as OUTLAST_ADMIT_WAIT, or for one
+  command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml (see outlast trust) or else
+  ~/.config/outlast/outlast.toml, as admit_wait = \"45s\", or below [serve].
+  A flag comes before a variable, a variable before a file.
+  Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, or ~/.config/outlast/env (mode 0600).
+
+Exit codes:
+  0 done, 1 refused, 2 usage, 69 store or key unavailable, 75 halted, 76 failed,
+  77 held by another process, 78 crash loop, 130 interrupted";
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    Run(Box<run::RunArgs>),
+    Agent(run::AgentArgs),
+    #[command(hide = true)]
+    Hook(run::HookArgs),
+    #[command(hide = true)]
+    Confined(confined::ConfinedArgs),
+    Mcp(McpArgs),
+    Serve(serve::ServeArgs),
+    Ui(ui::UiArgs),
+    Watch(watch::WatchArgs),
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Journal(journal::JournalArgs),
+    Logs(logs::LogsArgs),
+    Attach(attach::AttachArgs),
+    Budget(change::BudgetArgs),
+    Budgets(budgets::BudgetsArgs),
+    Stop(tell::StopArgs),
+    Wake(tell::WakeArgs),
+    Resume(run::ResumeArgs),
+    Cancel(tell::CancelArgs),
+    Approvals(approvals::ApprovalsArgs),
+    Approve(approvals::ApproveArgs),
+    Resolve(resolve::ResolveArgs),
+    Spend(spend::SpendArgs),
+    Digest(digest::DigestArgs),
+    Prices(prices::PricesArgs),
+    Jobs(jobs::JobsArgs),
+    Inspect(inspect::InspectArgs),
+    Retry(jobs::RetryArgs),
+    Export(export::ExportArgs),
+    Snapshot(fork::SnapshotArgs),
+    Fork(fork::ForkArgs),
+    Files(files::FilesArgs),
+    Undo(files::UndoArgs),
+    Rm(forget::RmArgs),
+    Gc(forget::GcArgs),
+    Verify(verify::VerifyArgs),
+    Repair(repair::RepairArgs),
+    Migrate(repair::MigrateArgs),
+    State(state::StateArgs),
+    Ctx(ctx::CtxArgs),
+    ShellInit(shell::ShellInitArgs),
+    #[command(hide = true)]
+    ShellLoop(shell::ShellLoopArgs),
+    Notify(notify::NotifyArgs),
+    Service(service::ServiceArgs),
+    Doctor(doctor::DoctorArgs),
+    Init(init::InitArgs),
+    Trust(trust::TrustArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Man(completions::ManArgs),
+    Mock(mock::MockArgs),
+}
+
+/// The words of the command line, without settings.
+pub fn command() -> clap::Command {
+    headings::with_short_help(headings::with_headings(Cli::command()))
+}
+
+/// Interval at which what is followed is read again.
+pub const FOLLOW: Duration = Duration::from_millis(200);
+
+/// Command as a row: its name, who may type it, whether it works over a server, and its work.
+pub struct Verb<'a> {
+    pub name: &'static str,
+    pub rule: Rule<'a>,
+    pub over: Over,
+    pub work: Work<'a>,
+}
+
+/// Exit code of a command, or why it was not done.
+pub type Code = Result<u8, CliError>;
+
+type Bare<'a> = Box<dyn FnOnce(Look, &Surroundings) -> Code + 'a>;
+type Printed<'a> = Box<dyn FnOnce(&Context, &mut Page) -> Code + 'a>;
+
+/// Work of a command, by what it is given.
+pub enum Work<'a> {
+    /// Neither store nor settings of one: nothing can keep it from its work.
+    Bare(Bare<'a>),
+    /// The context. It opens what it needs, and prints by itself.
+    Alone(Box<dyn FnOnce(Context) -> Code + 'a>),
+    /// The context, and a page to print on.
+    Printed(Printed<'a>),
+    /// A store, and a page to print on.
+    OnStore(Needs<'a>, Box<dyn FnOnce(Desk) -> Code + 'a>),
+}
+
+/// Store that a command needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs<'a> {
+    /// The store, after [`crate::look_after`].
+    Store,
+    /// As `Store`, and made if there is none yet: a dump may be restored to it, a budget be set before its first run.
+    StoreOrNew,
+    /// The store, after the dead supervisors of this machine were declared dead.
+    Buried,
+    /// The store as it is.
+    AsItIs,
+    /// The record beside a file of results, as it is.
+    Record(&'a str),
+}
+
+/// What a command works on and prints on, in the name of `by`.
+pub struct Desk<'a, 'p> {
+    pub store: &'a dyn Store,
+    pub by: &'a str,
+    pub context: &'a Context,
+    pub page: &'a mut Page<'p>,
+    /// Waits until the store is read again.
+    pub wait: &'a mut dyn FnMut(Duration),
+}
+
+/// Exit code of a command that was done.
+pub trait Done: 'static {
+    fn code(self) -> u8;
+}
+
+impl Done for () {
+    fn code(self) -> u8 {
+        exit_code::OK
+    }
+}
+
+impl Done for u8 {
+    fn code(self) -> u8 {
+        self
+    }
+}
+
+impl Command {
+    /// Returns the command's row. The match is exhaustive: a new command does not compile without one.
+    pub fn verb(&self) -> Verb<'_> {
+        use Needs::{AsItIs, Buried, Store, StoreOrNew};
+        use Over::{Missing, NoRoute, Server, ThisMachine};
+        use Rule::{Begins, Free, OwnRuns, Persons};
+        const NO_FILES: Over = Missing("files are on its machine, and no route reads them");
+        let if_changes = |changes: bool| if changes { Persons } else { Free };
+        let (name, rule, over, work) = match self {
+            Command::Run(args) => {
+                ("run", Begins(args.run.as_ref()), ThisMachine, driving(&**args, supervisor::run))
+            }
+            Command::Agent(args) => ("agent", Free, ThisMachine, alone(args, agent::command::agent)),
+            Command::Hook(args) => ("hook", Free, ThisMachine, alone(args, |_, c| agent::hook::hook(&c))),
+            Command::Mcp(args) => {
+                let rule = args.run.as_ref().map_or(Free, |run| Begins(Some(run)));
+                ("mcp", rule, ThisMachine, driving(args, mcp::mcp))
+            }
+            // It only gives up rights.
+            Command::Confined(args) => {
+                ("confined", Free, ThisMachine, bare(args, |a, _, _| confined::confined(a)))
+            }
+            // Whoever serves a store answers for anybody, with a token of its own making.
+            Command::Serve(args) => ("serve", Persons, ThisMachine, driving(args, serve::serve)),
+            // Whoever has its link decides.
+            Command::Ui(args) => ("ui", if_changes(!args.read_only), ThisMachine, alone(args, ui::ui)),
+            // Its keys that decide are checked when they are typed.
+            Command::Watch(args) => ("watch", Free, Server, alone(args, watch::watch)),
+            Command::Ls(args) => ("ls", Free, Server, on(Store, args, ls::ls)),
+            Command::Show(args) => ("show", Free, Server, on(Store, args, show::show)),
+            Command::Journal(args) => ("journal", Free, Server, on(Store, args, journal::journal)),
+            Command::Logs(args) => {
+                let missing = Missing("logs are files of its machine, and no route reads them");
+                ("logs", Free, missing, on(Store, args, logs::logs))
+            }
+            // Who is attached types to the agent.
+            Command::Attach(args) => {
+                let missing = Missing("no route has a run's terminal");
+                ("attach", OwnRuns(Some(&args.run), find::Verb::Attach), missing, alone(args, attach::attach))
+            }
+            Command::Budget(args) => {
+                ("budget", if_changes(args.changes()), Server, on(Store, args, budget::budget))
+            }
+            Command::Budgets(args) => {
+                let needs = if args.is_set() { StoreOrNew } else { Store };
+                ("budgets", if_changes(args.verb.is_some()), Server, on(needs, args, budgets::budgets))
+            }
+            Command::Stop(args) => {
+                ("stop", OwnRuns(args.run.as_deref(), find::Verb::Stop), Server, on(Store, args, tell::stop))
+            }
+            Command::Wake(args) => ("wake", Persons, Server, on(Store, args, tell::wake)),
+            // A resumption accepts what halted the run.
+            Command::Resume(args) => {
+                ("resume", Persons, NoRoute("starts a run's supervisor"), driving(args, supervisor::resume))
+            }
+            Command::Cancel(args) => {
+                ("cancel", OwnRuns(Some(&args.run), find::Verb::End), Server, on(Store, args, tell::cancel))
+            }
+            Command::Approvals(args) => ("approvals", Free, Server, on(Store, args, approvals::approvals)),
+            Command::Approve(args) => ("approve", Persons, Server, on(AsItIs, args, approvals::approve)),
+            Command::Resolve(args) => {
+                let route = NoRoute("resolves a step or a tool call in doubt");
+                ("resolve", if_changes(args.step.is_some()), route, on(Store, args, resolve::resolve))
+            }
+            Command::Spend(args) => ("spend", Free, Server, on(Store, args, spend::spend)),
+            Command::Digest(args) => {
+                let missing = Missing("what runs printed and committed is on the machine of its store");
+                ("digest", Free, missing, on(Store, args, digest::digest))
+            }
+            // Lower prices are more room.
+            Command::Prices(args) => match &args.verb {
+                None => ("prices", Free, ThisMachine, bare(args, prices::prices)),
+                Some(prices::PricesVerb::Update(args)) => {
+                    ("prices", Persons, ThisMachine, printed(args, price_update::update))
+                }
+            },
+            Command::Jobs(args) => ("jobs", Free, Server, on(Store, args, jobs::jobs)),
+            Command::Inspect(args) if jsonl::is_file(&args.job) => {
+                ("inspect", Free, Server, printed(args, inspect::inspect_file))
+            }
+            Command::Inspect(args) => ("inspect", Free, Server, on(Store, args, inspect::inspect)),
+            Command::Retry(args) => ("retry", Persons, Server, on(of_job(&args.job), args, jobs::retry)),
+            Command::Export(args) => (
+                "export",
+                Free,
+                NoRoute("writes a run's results"),
+                on(of_job(&args.job), args, export::export),
+            ),
+            Command::Snapshot(args) => {
+                let rule = OwnRuns(Some(&args.run), find::Verb::Look);
+                ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))
+            }
+            Command::Fork(args) if args.into.is_some() => {
+                ("fork", Persons, NO_FILES, on(AsItIs, args, fork::fork_into))
+            }
+            Command::Fork(args) => ("fork", Persons, Server, on(of_job(&args.run), args, fork::fork)),
+            Command::Files(args) => {
+                let restores = matches!(args.verb, Some(files::FilesVerb::Restore(_)));
+                ("files", if_changes(restores), NO_FILES, on(Store, args, files::files))
+            }
+            Command::Undo(args) => ("undo", Persons, NO_FILES, on(Store, args, files::undo)),
+            Command::Rm(args) => ("rm", Persons, NoRoute("removes runs"), on(Buried, args, forget::rm)),
+            Command::Gc(args) => {
+                ("gc", if_changes(!args.dry_run), NoRoute("removes runs"), on(Store, args, forget::gc))
+            }
+            Command::Verify(args) => {
+                let work = match &args.file {
+                    Some(_) => printed(args, verify::verify_lines),
+                    None => on(Store, args, verify::verify),
+                };
+                ("verify", if_changes(args.repair), Missing("no route checks a store"), work)
+            }
+            Command::Repair(args) => {
+                let missing = Missing("no route checks a store");
+                ("repair", if_changes(args.accept_shorter), missing, printed(args, repair::repair))
+            }
+            Command::Migrate(args) => {
+                let missing = Missing("a server opened its store as it began");
+                ("migrate", Persons, missing, printed(args, repair::migrate))
+            }
+            Command::State(args) => {
+                let (rule, needs) = match &args.command {
+                    state::StateCommand::Restore(_) => (Persons, StoreOrNew),
+                    state::StateCommand::Keep(keep) => (if_changes(keep.versions.is_some()), Store),
+                    _ => (Free, Store),
+                };
+                let missing = Missing("use the routes below /v1/state, or outlast.Statehouse");
+                ("state", rule, missing, on(needs, args, state::state))
+            }
+            Command::Ctx(args) => ("ctx", Free, ThisMachine, on(AsItIs, args, ctx::ctx)),
+            Command::ShellInit(args) => ("shell-init", Free, ThisMachine, printed(args, loops::print)),
+            Command::ShellLoop(args) => {
+                let work = printed(args, |args, context, page| {
+                    MachineError::check()?;
+                    loops::verbs::act(args, context, page)
+                });
+                ("shell-loop", Free, ThisMachine, work)
+            }
+            // Whoever tells can send what it likes to a person's endpoints.
+            Command::Notify(args) => {
+                let missing = Missing("endpoints are in the settings of its machine");
+                ("notify", if_changes(args.changes()), missing, printed(args, notify::notify))
+            }
+            Command::Service(args) => {
+                ("service", if_changes(args.changes()), ThisMachine, printed(args, service::service))
+            }
+            Command::Doctor(args) => ("doctor", Free, ThisMachine, printed(args, doctor::doctor)),
+            // Where a person begins. An agent has no use for it.
+            Command::Init(args) => ("init", Persons, ThisMachine, printed(args, init::init)),
+            // A file that is trusted can lift a limit.
+            Command::Trust(args) => ("trust", Persons, ThisMachine, printed(args, trust::trust)),
+            Command::Completions(args) => {
+                ("completions", Free, ThisMachine, bare(args, completions::completions))
+            }
+            Command::Man(args) => ("man", Free, ThisMachine, bare(args, |a, _, _| completions::man(a))),
+            Command::Mock(args) => ("mock", Free, ThisMachine, bare(args, |a, _, _| mock::mock(a.clone()))),
+        };
+        Verb { name, rule, over, work }
+    }
+}
+
+/// Returns the store of a job or run: the record beside it if a file of results is named.
+fn of_job(named: &str) -> Needs<'_> {
+    if jsonl::is_file(named) { Needs::Record(named) } else { Needs::Store }
+}
+
+fn bare<'a, A, D: Done>(args: &'a A, run: fn(&A, Look, &Surroundings) -> Result<D, CliError>) -> Work<'a> {
+    Work::Bare(Box::new(move |look, around| run(args, look, around).map(Done::code)))
+}
+
+fn alone<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8, CliError>) -> Work<'_> {
+    Work::Alone(Box::new(move |context| run(args.clone(), context)))
+}
+
+/// As [`alone`], on a machine that has what it takes to drive runs.
+fn driving<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8, CliError>) -> Work<'_> {
+    Work::Alone(Box::new(move |context| {
+        MachineError::check()?;
+        run(args.clone(), context)
+    }))
+}
+
+fn printed<'a, A, D: Done>(args: &'a A, run: fn(&A, &Context, &mut Page) -> Result<D, CliError>) -> Work<'a> {
+    Work::Printed(Box::new(move |context, page| run(args, context, page).map(Done::code)))
+}
+
+fn on<'a, A, D: Done>(needs: Needs<'a>, args: &'a A, run: fn(&A, Desk) -> Result<D, CliError>) -> Work<'a> {
+    Work::OnStore(needs, Box::new(move |desk| run(args, desk).map(Done::code)))
+}
+
+/// Does what was typed, and returns the exit code. `typed`: the whole command line as it was typed.
+pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
+    let Verb { name, rule, work, .. } = cli.command.verb();
+    let ready = |around: Surroundings| -> Result<Context, CliError> {
+        let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
+        guard::check(name, rule, &context)?;
+        Ok(context)
+    };
+    match work {
+        Work::Bare(run) => run(Look::of_stdout(&cli.globals, &around), &around),
+        Work::Alone(run) => run(ready(around)?),
+        Work::Printed(run) => {
+            let context = ready(around)?;
+            on_stdout(context.look, |page| run(&context, page))
+        }
+        Work::OnStore(needs, run) => {
+            let context = ready(around)?;
+            let (store, by) = (needs.open(&context)?, actor(&context.around));
+            let wait = &mut thread::sleep;
+            on_stdout(context.look, |page| {
+                run(Desk { store: &*store, by: &by, context: &context, page, wait })
+            })
+        }
+    }
+}
+
+impl Needs<'_> {
+    fn open(self, context: &Context) -> Result<Arc<dyn Store>, CliError> {
+        let store = match (self, &context.server) {
+            (Needs::Record(file), _) => {
+                context.beside(&context.around.directory().join(file)).open(false, Default::default())?
+            }
+            (_, Some(_)) => context.reach()?,
+            (needs, None) => context.open(needs == Needs::StoreOrNew, Default::default())?,
+        };
+        match self {
+            Needs::Store | Needs::StoreOrNew => crate::look_after(&*store, context),
+            Needs::Buried => drop(proxy_setup::bury(&*store, &*context.clock)),
+            Needs::AsItIs | Needs::Record(_) => {}
+        }
+        Ok(store)
+    }
+}
+
+/// Prints on standard output.
+pub(crate) fn on_stdout<D: Done>(
+    look: Look,
+    print: impl FnOnce(&mut Page) -> Result<D, CliError>,
+) -> Result<u8, CliError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let done = print(&mut Page::new(&mut out, look))?;
+    Page::new(&mut out, look).flush()?;
+    Ok(done.code())
+}

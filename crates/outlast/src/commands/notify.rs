@@ -1,29 +1,55 @@
 //! `outlast notify [ls | retry | test]`: the endpoints that are told what happens.
 
-use outlast_core::{
-    engine::notify::PutDelivery,
-    events::delivery::Delivery,
-    store::{Ask as _, Durability, Store},
-};
+use outlast_core::{engine::notify::PutDelivery, events::delivery::Delivery};
 use outlast_server::notify::Poster;
-use serde_json::{Value, json};
 
+use super::prelude::*;
 use crate::{
-    cli::{NotifyArgs, notify::NotifyVerb},
     notify::{self, message::Message},
-    program::{
-        context::Context,
-        error::{CliError, MachineError},
-        exit_code,
-    },
-    render::{
-        look::{Page, Paint},
-        table::{Cell, Side, Table},
-        time,
-    },
+    program::error::MachineError,
     serve::proxy_setup,
     settings::notify::{Endpoint, Notify, ON_HALT, Shape, Way, load},
 };
+
+/// Show, test and retry notifications to webhooks, chats and commands
+///
+/// Endpoints are configured in ~/.config/outlast/outlast.toml, below [notify]. Running `outlast run` and `outlast serve`
+/// deliver; what a killed one left is delivered by the next that starts. Without a subcommand: as `ls`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast notify                 what was delivered, what waits, what was given up\n  outlast notify test phone      send a test message now\n  outlast notify retry phone     try again what failed"
+)]
+pub struct NotifyArgs {
+    #[command(subcommand)]
+    pub verb: Option<NotifyVerb>,
+}
+
+impl NotifyArgs {
+    /// Whether it sends something, or has it sent.
+    pub fn changes(&self) -> bool {
+        !matches!(self.verb, None | Some(NotifyVerb::Ls))
+    }
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum NotifyVerb {
+    /// List the endpoints
+    #[command(after_help = "Example:\n  outlast notify ls --json | jq '.endpoints[].waiting'")]
+    Ls,
+    /// Try again at once what failed or was given up
+    #[command(after_help = "Examples:\n  outlast notify retry\n  outlast notify retry phone")]
+    Retry(EndpointArgs),
+    /// Send a test message, and say whether it arrived
+    #[command(after_help = "Examples:\n  outlast notify test\n  outlast notify test phone")]
+    Test(EndpointArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct EndpointArgs {
+    /// Only this endpoint, by its name in the settings
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+}
 
 /// Number of times that a change is repeated because another process wrote first.
 const AGAIN: usize = 100;

@@ -4,12 +4,9 @@ use outlast_core::{
     call::plan::{Plan, Window},
     envelope::ceiling::{Ceilings, Share},
     reads::plans,
-    store::{RunView, Store},
-    words::id::Micros,
 };
-use outlast_view as view;
 
-use crate::{program::error::CliError, render::time};
+use super::prelude::*;
 
 /// Number of characters of an account's name that are shown to people.
 const NAME: usize = 8;

@@ -10,20 +10,30 @@ use outlast_core::{
     words::usage::ServiceTier,
 };
 use outlast_server::remote::download;
-use serde_json::{Value, json};
 
+use super::prelude::*;
 use crate::{
-    cli::prices::UpdateArgs,
     commands::prices::{figures, rows},
-    program::error::{CliError, InputError},
-    render::{
-        amount::usd,
-        look::Page,
-        table::{Cell, Side, Table},
-    },
     serve::proxy_setup,
-    settings::{prices, surroundings::Surroundings},
+    settings::prices,
 };
+
+/// Take newer prices from a file of LiteLLM's format, for all new runs of yours
+///
+/// Shows what differs from the prices that count now, and keeps it with --accept, in prices.json beside your own
+/// outlast.toml. --prices FILE adds to that. Entries whose price is not by the token are left out.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast prices update https://raw.githubusercontent.com/BerriAI/litellm/main/model_prices_and_context_window.json\n  outlast prices update prices.json --accept"
+)]
+pub struct UpdateArgs {
+    /// File, or URL with https://
+    #[arg(value_name = "FILE|URL")]
+    pub source: String,
+    /// Keep the prices that are shown
+    #[arg(long)]
+    pub accept: bool,
+}
 
 /// Model whose price differs from what counts now; `None`: no price under its name.
 struct Change<'a> {
@@ -83,7 +93,8 @@ fn terms(price: &Price) -> BTreeMap<String, String> {
 /// Shows in what newer prices differ from those that count now, and keeps them with `--accept`.
 ///
 /// Errors: `bad_prices` for a source that cannot be read, or is no price file, or is too large to be kept with a run.
-pub fn update(args: &UpdateArgs, around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
+pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let around = &context.around;
     let bad = |why: String| InputError::Prices { path: args.source.clone(), why };
     let text = match args.source.contains("://") {
         true => download(&args.source, &proxy_setup::network(around)?).map_err(bad)?,

@@ -1,20 +1,43 @@
-//! `outlast repair`: goes on with a store that holds less than was committed, when a person accepts that.
+//! `outlast repair`: says what a damaged log lacks, and goes on with what is left. `outlast migrate`: brings a store to
+//! this version's format.
 
 use std::time::UNIX_EPOCH;
 
-use outlast_core::words::id::Micros;
-use outlast_store::sqlite::{self, KeptPart, Repaired};
-use serde_json::json;
-
-use crate::{
-    cli::RepairArgs,
-    program::{context::Context, error::CliError, exit_code},
-    render::{look::Page, time},
-    settings::store_address::StoreAddress,
+use outlast_store::{
+    FORMAT,
+    sqlite::{self, KeptPart, Repaired},
 };
 
+use super::prelude::*;
+use crate::settings::store_address::StoreAddress;
+
+/// Make a store usable again whose write-ahead log has lost commits
+///
+/// A store whose write-ahead log (STORE-wal) was cut, deleted, damaged or replaced by an older copy is refused by every
+/// command. Without --accept-shorter, this reports what is missing and what is
+/// left, changes nothing, and exits with code 1.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast repair runs.db\n  outlast repair runs.db --accept-shorter")]
+pub struct RepairArgs {
+    /// The store's file [default: the store of --store]
+    #[arg(value_name = "STORE")]
+    pub place: Option<String>,
+    /// Give up the missing commits and make the store usable; a copy of the damaged log is kept beside it
+    #[arg(long)]
+    pub accept_shorter: bool,
+}
+
+/// Make the store, or bring it to this version's format
+///
+/// Every command does so with the store that it opens. In PostgreSQL only the owner of the tables may: let the owner type
+/// this before servers of a new version start as another role. While processes of a version before use a store of an
+/// older format, it is left alone, and they are named.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast --store postgres://owner@db.example/agents migrate")]
+pub struct MigrateArgs {}
+
 /// Prints what a store has lost, or accepts that (`--accept-shorter`). Returns `REFUSED` if the store is still damaged.
-pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u8, CliError> {
+pub fn repair(args: &RepairArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let place = match &args.place {
         Some(place) => StoreAddress::decide(Some(place), &context.around)?,
         None => context.place.clone(),
@@ -86,4 +109,16 @@ fn left(found: &Repaired) -> String {
         KeptPart::Before { byte } => format!("the file, and the log's commits up to byte {byte}"),
         KeptPart::File => "the file, as the last checkpoint left it".into(),
     }
+}
+
+/// Opens the store, which makes or migrates it, and prints its format.
+///
+/// Errors: a store of another program, a newer one, and one of an older format that a process still uses.
+pub fn migrate(_: &MigrateArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    drop(context.open(true, Default::default())?);
+    let place = context.place.to_string();
+    if page.look.json {
+        return Ok(page.json(&json!({ "place": place, "format": FORMAT }))?);
+    }
+    Ok(page.line(&format!("{place} has format {FORMAT}, as this outlast writes it"))?)
 }

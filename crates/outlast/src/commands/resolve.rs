@@ -1,29 +1,45 @@
-//! `outlast resolve RUN STEP`: lets a person decide the outcome of a step or tool call in doubt.
+//! `outlast resolve`: lists steps and tool calls in doubt, and says what became of one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::step::ResolveStep,
-    journal::{Entry, State, payload::Payload},
+    engine::{
+        step::ResolveStep,
+        tool::{ResolveTool, Said},
+    },
+    journal::payload::Payload,
     run::instance::Life,
-    store::{Ask, Durability, RunView, Store},
-    words::id::{RunId, RunNo, Seq},
 };
-use outlast_view::shape;
-use serde_json::{Value, json};
+use outlast_server::mcp::message;
 
-use super::resolve_tool;
-use crate::{
-    cli::ResolveArgs,
-    program::{
-        error::CliError,
-        find::{self, Verb},
-    },
-    render::{
-        look::{self, Page, Paint},
-        short::called,
-    },
-};
+use super::prelude::*;
+
+/// Say what came of steps and tool calls that were cut off and are not repeated
+///
+/// Neither a step that may happen at most once nor a tool call runs again by itself: nobody but a person can look
+/// whether it had its effect. Without STEP those in doubt are listed. The run goes on with what was said when its
+/// program is started again.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast resolve order-7\n  outlast resolve order-7 charge --result '{\"receipt\": \"A-17\"}'\n  outlast resolve order-7 charge --failed \"the card was declined\"\n  outlast resolve order-7 charge --rerun\n  outlast resolve order-7 12 --result '\"sent\"'      a tool call, by its entry"
+)]
+pub struct ResolveArgs {
+    /// The run: its id, its name, or the start of its id
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The step: its key, or its name where one step of it is in doubt. The tool call: its entry's number, or its tool
+    #[arg(value_name = "STEP")]
+    pub step: Option<String>,
+    /// The step or call had its effect, and this is its result
+    #[arg(long, value_name = "JSON", group = "said", requires = "step")]
+    pub result: Option<String>,
+    /// The step or call failed. Every later life of the run gets this failure: Python raises StepFailed
+    #[arg(long, value_name = "WHY", group = "said", requires = "step")]
+    pub failed: Option<String>,
+    /// The step or call had no effect, and may run again
+    #[arg(long, group = "said", requires = "step")]
+    pub rerun: bool,
+}
 
 /// Number of steps that are read at once.
 const PAGE: usize = 4096;
@@ -31,16 +47,69 @@ const PAGE: usize = 4096;
 /// Most steps that an error lists.
 const LISTED: usize = 10;
 
-pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn resolve(args: &ResolveArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let view = find::run_to(store, &args.run, Verb::Change)?;
-    let doubted = in_doubt(store, view.run.no)?;
-    let calls = resolve_tool::in_doubt(store, view.run.no)?;
-    let Some(asked) = &args.step else { return list(&view, &[doubted, calls].concat(), page) };
-    if let Some(call) = resolve_tool::meant(&view, &calls, asked)? {
-        return resolve_tool::resolve(store, &view, call, args, page);
+    let steps = steps_in_doubt(store, view.run.no)?;
+    let calls = calls_in_doubt(store, view.run.no)?;
+    let Some(asked) = &args.step else { return list(&view, &[steps, calls].concat(), page) };
+    match named_call(&view, &calls, asked)? {
+        Some(call) => resolve_call(store, &view, call, &Outcome::read(args, "tool call")?, page),
+        None => {
+            let outcome = Outcome::read(args, "step")?;
+            resolve_step(store, &view, named_step(&view, &steps, asked)?, &outcome, page)
+        }
     }
-    let (failed, value, told) = said(args)?;
-    let entry = meant(&view, &doubted, asked)?;
+}
+
+/// Outcome of a step or tool call, as a person says it.
+enum Outcome<'a> {
+    Result(Value),
+    Failed(&'a str),
+    Rerun,
+}
+
+impl Outcome<'_> {
+    fn read<'a>(args: &'a ResolveArgs, of: &str) -> Result<Outcome<'a>, CliError> {
+        let usage =
+            |message: String| CliError::usage(message, Some("give --result JSON, --failed WHY, or --rerun"));
+        match (&args.result, &args.failed, args.rerun) {
+            (Some(text), ..) => serde_json::from_str(text)
+                .map(Outcome::Result)
+                .map_err(|e| usage(format!("--result wants JSON, a text with its quotes too: {e}"))),
+            (None, Some(why), _) => Ok(Outcome::Failed(why)),
+            (None, None, true) => Ok(Outcome::Rerun),
+            (None, None, false) => Err(usage(format!("nothing is said of the {of}"))),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Outcome::Result(_) => "result",
+            Outcome::Failed(_) => "failed",
+            Outcome::Rerun => "rerun",
+        }
+    }
+}
+
+/// Records the outcome of a step, in the form that `doubt.py` records.
+fn resolve_step(
+    store: &dyn Store,
+    view: &RunView,
+    entry: &Entry,
+    outcome: &Outcome<'_>,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let (value, told) = match outcome {
+        Outcome::Result(value) => (
+            json!({ "args": [], "resolved": "done", "value": value }),
+            "is done, with the result that was given",
+        ),
+        Outcome::Failed(why) => {
+            let error = json!({ "type": "outlast.StepFailed", "message": why });
+            (json!({ "args": [], "resolved": "failed", "error": error }), "failed, and will not run again")
+        }
+        Outcome::Rerun => (json!({ "args": [], "resolved": "rerun" }), "will run again"),
+    };
     let key = entry.key.clone().unwrap_or_default();
     let resolve = ResolveStep {
         run: view.run.no,
@@ -49,43 +118,49 @@ pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result
         seen: entry.instance,
         by: None,
         value: Payload::encode(value.to_string().as_bytes()),
-        failed,
+        failed: !matches!(outcome, Outcome::Result(_)),
     };
     let seq = store.ask(resolve, Durability::Synced).wait()?;
     if page.look.json {
-        return Ok(page.json(&json!({ "run": view.run.id, "key": key, "seq": seq.0, "said": told }))?);
+        let object = json!({ "run": view.run.id, "key": key, "seq": seq.0, "said": outcome.name() });
+        return Ok(page.json(&object)?);
     }
-    let name = page.look.paint(Paint::Strong, &called(&view));
-    let told = match told {
-        "result" => "is done, with the result that was given",
-        "failed" => "failed, and will not run again",
-        _ => "will run again",
-    };
-    page.line(&format!("{name}  step {} {told}", look::clean(&key)))?;
+    let name = page.look.paint(Paint::Strong, &called(view));
+    page.line(&format!("{name}  step {} {told}", clean(&key)))?;
     Ok(page.line("  → start its program again")?)
 }
 
-/// Returns whether the step failed, its payload in the form that `doubt.py` records, and the kind of outcome.
-fn said(args: &ResolveArgs) -> Result<(bool, Value, &'static str), CliError> {
-    let usage =
-        |message: String| CliError::usage(message, Some("give --result JSON, --failed WHY, or --rerun"));
-    if let Some(text) = &args.result {
-        let value: Value = serde_json::from_str(text)
-            .map_err(|e| usage(format!("--result wants JSON, a text with its quotes too: {e}")))?;
-        return Ok((false, json!({ "args": [], "resolved": "done", "value": value }), "result"));
+/// Records the outcome of a tool call.
+fn resolve_call(
+    store: &dyn Store,
+    view: &RunView,
+    call: &Entry,
+    outcome: &Outcome<'_>,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let payload = |result: Value| Payload::encode(json!({"result": result}).to_string().as_bytes());
+    let (said, told) = match outcome {
+        Outcome::Result(value) => (
+            Said::Done(payload(result(value.clone()))),
+            "is done: the next call like it gets the result that was given",
+        ),
+        Outcome::Failed(why) => {
+            (Said::Failed(payload(message::failure(why))), "failed: the next call like it is told so")
+        }
+        Outcome::Rerun => (Said::Rerun, "had no effect: the next call like it is sent"),
+    };
+    let resolve = ResolveTool { run: view.run.no, seq: call.seq, seen: call.instance, said };
+    store.ask(resolve, Durability::Synced).wait()?;
+    if page.look.json {
+        let object = json!({"run": view.run.id, "key": call.key, "seq": call.seq, "said": outcome.name()});
+        return Ok(page.json(&object)?);
     }
-    if let Some(why) = &args.failed {
-        let error = json!({ "type": "outlast.StepFailed", "message": why });
-        return Ok((true, json!({ "args": [], "resolved": "failed", "error": error }), "failed"));
-    }
-    if args.rerun {
-        return Ok((true, json!({ "args": [], "resolved": "rerun" }), "rerun"));
-    }
-    Err(usage("nothing is said of the step".into()))
+    let (run, key) = (page.look.paint(Paint::Strong, &called(view)), call.key.as_deref().unwrap_or_default());
+    Ok(page.line(&format!("{run}  tool call {} ({}) {told}", call.seq, clean(key)))?)
 }
 
 /// Finds at-most-once steps that were begun and whose outcome is unknown.
-fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut newest: BTreeMap<(Arc<str>, String), (Seq, State)> = BTreeMap::new();
     let mut after = Seq(0);
     loop {
@@ -119,7 +194,7 @@ fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
 }
 
 /// Finds the one step in doubt that `asked` names, by its key or by its name.
-fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
+fn named_step<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
     let key = |e: &Entry| e.key.clone().unwrap_or_default();
     // The name of an inner step is the outer step's key, a slash, and the inner step's own name.
     let is_name = |name: &str| name == asked || name.rsplit_once(")/").is_some_and(|(_, own)| own == asked);
@@ -137,8 +212,7 @@ fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a En
             format!("`outlast resolve {id}` lists those in doubt; one that runs has to end first"),
         )),
         _ => {
-            let keys: Vec<String> =
-                found.iter().take(LISTED).map(|e| look::clean(&key(e)).to_string()).collect();
+            let keys: Vec<String> = found.iter().take(LISTED).map(|e| clean(&key(e)).to_string()).collect();
             let count = found.len();
             Err(refused(
                 format!("{count} steps in doubt have the name {asked:?}"),
@@ -172,8 +246,95 @@ fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliErr
     }
     for e in doubted {
         let key = e.key.as_deref().unwrap_or_default();
-        let line = format!("{}  entry {}, {} in attempt {}", look::clean(key), e.seq, came(e), e.attempt.0);
+        let line = format!("{}  entry {}, {} in attempt {}", clean(key), e.seq, came(e), e.attempt.0);
         page.line(&line)?;
     }
     Ok(page.line(&format!("  → outlast resolve {id} STEP --result JSON, --failed WHY or --rerun"))?)
+}
+
+/// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
+fn calls_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+    let mut found = Vec::new();
+    for entry in entries::each(store, run) {
+        let entry = entry?;
+        if is_doubted(store, &entry)? {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns whether an entry is a tool call in doubt.
+pub fn is_doubted(store: &dyn Store, entry: &Entry) -> Result<bool, store::Error> {
+    let Some(tool) = entry.tool.as_ref().filter(|_| entry.kind == Kind::Tool) else { return Ok(false) };
+    Ok(match entry.state {
+        State::Unknown => true,
+        State::Open if tool.is_sent() => {
+            let holder = entry.instance.map(|no| store.instance(no)).transpose()?.flatten();
+            holder.is_none_or(|holder| holder.life != Life::Live)
+        }
+        _ => false,
+    })
+}
+
+/// Returns the tool call in doubt that `asked` names: by the number of its entry, or by its tool if only one call of
+/// that tool is in doubt. `None` if `asked` names no tool call; it may then name a step.
+fn named_call<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Option<&'a Entry>, CliError> {
+    let id = &view.run.id;
+    let refused = |message: String, hint: String| CliError::usage(message, Some(&hint));
+    if let Ok(seq) = asked.parse::<i64>() {
+        let found = doubted.iter().find(|e| e.seq.0 == seq);
+        return found.map(Some).ok_or_else(|| {
+            refused(
+                format!("entry {seq} of run {id} is no tool call in doubt"),
+                format!(
+                    "`outlast resolve {id}` lists those in doubt; one that is being made has to end first"
+                ),
+            )
+        });
+    }
+    let named = |e: &&Entry| e.tool.as_ref().is_some_and(|tool| tool.tool == asked || tool.name() == asked);
+    let found: Vec<&Entry> = doubted.iter().filter(named).collect();
+    match found[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        _ => {
+            let entries: Vec<String> = found.iter().map(|e| e.seq.to_string()).collect();
+            Err(refused(
+                format!("{} calls of the tool {asked:?} are in doubt", found.len()),
+                format!("give the entry: {}", entries.join(", ")),
+            ))
+        }
+    }
+}
+
+/// Returns a tool's result in MCP's form: unchanged if it has that form, otherwise as text and as structured
+/// content.
+fn result(value: Value) -> Value {
+    if value.get("content").is_some_and(Value::is_array) {
+        return value;
+    }
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut result = message::text_result(&text);
+    if value.is_object() {
+        result["structuredContent"] = value;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_persons_result_takes_the_protocols_form() {
+        let check = |given: Value, wanted: Value| assert_eq!(result(given), wanted);
+        let own = json!({"content": [], "x": 1});
+        check(own.clone(), own);
+        check(json!("sent"), json!({"content": [{"type": "text", "text": "sent"}]}));
+        check(
+            json!({"a": 1}),
+            json!({"content": [{"type": "text", "text": "{\"a\":1}"}], "structuredContent": {"a": 1}}),
+        );
+    }
 }

@@ -1,21 +1,9 @@
 //! Resume tax, as `show`, `spend` and a run's end tell it; `outlast journal RUN --cache` names the first byte that differs.
 
-use outlast_core::{
-    reads::entries,
-    run::attempt::Attempt,
-    store::{RunView, Store},
-};
-pub use outlast_server::api::read::resume_tax::{Restarts, Resumption, Tax};
-use serde_json::json;
+use super::prelude::*;
+use crate::settings::prices;
 
-use crate::{
-    program::error::CliError,
-    render::{
-        amount::{some, usd},
-        look::{Page, Paint, clean_line},
-    },
-    settings::prices,
-};
+pub use outlast_server::api::read::resume_tax::{Restarts, Resumption, Tax};
 
 /// Most characters of each side of a difference.
 const WIDTH: usize = 110;

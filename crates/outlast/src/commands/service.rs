@@ -1,32 +1,53 @@
 //! `outlast service install|remove|status`: manages the systemd user unit that resumes interrupted runs.
 
 use std::{
-    collections::BTreeSet,
-    ffi::OsStr,
-    fs,
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-    process::Command,
+    collections::BTreeSet, ffi::OsStr, fs, os::unix::ffi::OsStrExt as _, path::PathBuf, process::Command,
 };
 
-use outlast_core::{reads::runs, store::RunFilter};
-use serde_json::json;
+use clap::ValueEnum;
 
+use super::prelude::*;
 use crate::{
-    cli::{ServiceArgs, ServiceVerb},
-    program::{
-        context::Context,
-        error::{CliError, CommandError},
-        file,
-        say::say,
-    },
-    render::look::Page,
-    settings::{env_file, store_address::StoreAddress, surroundings::Surroundings},
+    program::file,
+    settings::{env_file, store_address::StoreAddress},
 };
+
+/// Have interrupted runs go on by themselves, by a unit of your systemd
+///
+/// The unit runs `outlast resume --all --stay` from now on, and whenever you log in: a run whose supervisor died goes on
+/// within seconds, and after a reboot. `loginctl enable-linger` starts your systemd at boot,
+/// and keeps it when you log out: without it a run in the background may end with your session.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast service install\n  outlast service install --print\n  outlast service status"
+)]
+pub struct ServiceArgs {
+    /// install, remove or status
+    #[arg(value_name = "VERB", value_enum)]
+    pub verb: ServiceVerb,
+    /// With install: print the unit, and change nothing
+    #[arg(long)]
+    pub print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServiceVerb {
+    Install,
+    #[value(alias = "uninstall")]
+    Remove,
+    Status,
+}
+
+impl ServiceArgs {
+    /// Whether it changes what systemd does.
+    pub fn changes(&self) -> bool {
+        self.verb != ServiceVerb::Status && !self.print
+    }
+}
 
 const UNIT: &str = "outlast.service";
 
-pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let path = unit_path(&context.around)?;
     match args.verb {
         ServiceVerb::Install => {

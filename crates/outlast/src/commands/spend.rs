@@ -2,31 +2,38 @@
 
 use std::collections::BTreeSet;
 
-use outlast_core::{
-    reads::spend::{self, Grouping, Sum},
-    store::Store,
-    words::id::{Micros, RunId, RunNo},
-};
-use outlast_view as view;
-use serde::Serialize;
+use outlast_core::reads::spend::{self, Grouping, Sum};
 
 use super::{
     plan::Shown,
+    prelude::*,
     resume_tax::{self, Tax},
 };
-use crate::{
-    cli::SpendArgs,
-    program::error::CliError,
-    render::{
-        amount::{some, usd},
-        look::{Page, Paint},
-        short::short_id,
-        table::{Cell, Side, Table},
-        time,
-    },
-};
+use crate::render::{short::short_id, time::When};
 
-pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(), CliError> {
+/// Sum up what calls cost
+///
+/// Days are UTC. A call of unknown outcome stays charged at its reservation: see IN DOUBT.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast spend --by day,model --since 7d\n  outlast spend --by tag.team --since 2026-11-01 --until 2026-12-01"
+)]
+pub struct SpendArgs {
+    /// By what: run, model, upstream, day, tag.KEY, or several with commas
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "day", value_parser = values::grouping)]
+    pub by: Vec<Grouping>,
+    /// Calls from this day or moment on, or of the last TIME: 2026-11-20, 2026-11-20T08:00:00Z, 7d
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub since: Option<When>,
+    /// Calls before this day or moment
+    #[arg(long, value_name = "WHEN", value_parser = values::when)]
+    pub until: Option<When>,
+    /// Also what restarted agents bought again although their provider's cache had it, by run; reads their requests, which takes a while
+    #[arg(long)]
+    pub resume_tax: bool,
+}
+
+pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
     let since = args.since.map_or(Micros(0), |w| w.resolve(now));
     // The ledger's end is exclusive: one microsecond more includes a call of this very moment.

@@ -3,11 +3,6 @@
 //! Conversations are read off the recorded requests and answers, whatever the agent was. A conversation is told once, as its last
 //! call had it, with that call's answer.
 
-use outlast_core::{
-    journal::{Entry, Kind, State},
-    reads::entries,
-    store::{self, Store},
-};
 use outlast_server::{
     api::read::exchange::{self, Exchange},
     dialect::{
@@ -15,12 +10,8 @@ use outlast_server::{
         prompt::Prompt,
     },
 };
-use serde_json::{Value, json};
 
-use crate::{
-    program::{error::CliError, find},
-    render::{amount::some, look::Page, text::clean, time},
-};
+use super::prelude::*;
 
 /// Most newest calls among which conversations are looked for.
 const CALLS: usize = 5000;

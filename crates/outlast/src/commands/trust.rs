@@ -1,18 +1,26 @@
 //! `outlast trust`: lets the settings file of this directory count, as it is now.
 
-use serde_json::json;
+use super::prelude::*;
+use crate::settings::{config, file, trust};
 
-use crate::{
-    cli::TrustArgs,
-    program::error::{CliError, InputError},
-    render::look::Page,
-    settings::{config, file, surroundings::Surroundings, trust},
-};
+/// Trust the outlast.toml of this directory, as it is now
+///
+/// Anybody who can change a directory can write its outlast.toml: a checkout, or an agent that works there. Until you trust
+/// it, it sets how output looks and nothing else, and a command for which it would set more is refused. This prints it
+/// and trusts it. Once it changes it is no longer trusted. Acts, such as --add-usd, are set by no file.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  cd checkout && outlast trust")]
+pub struct TrustArgs {
+    /// Withdraw the trust
+    #[arg(long)]
+    pub withdraw: bool,
+}
 
 /// Prints the directory's settings file and trusts it, or withdraws the trust.
 ///
 /// Durable before it returns. Errors: `no_settings` without a file; those of settings, for a file that nobody can use.
-pub fn trust(around: &Surroundings, args: &TrustArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn trust(args: &TrustArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+    let around = &context.around;
     let path = around.directory().join(file::FILE);
     let failed = |why| CliError::from(InputError::Trust { path: path.clone(), why });
     if args.withdraw {

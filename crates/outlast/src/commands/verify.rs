@@ -1,6 +1,6 @@
 //! `outlast verify`: checks the store against its own checksums and sums, or a JSONL file line by line.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{collections::BTreeMap, io};
 
 use outlast_core::{
     engine::run::limits::Recount,
@@ -8,33 +8,35 @@ use outlast_core::{
         audit::{Gone, Sums},
         budget::BudgetView,
     },
-    journal::{Entry, Kind, Role, job::Counts},
-    reads::{items, runs},
-    run::status::Status,
-    store::{Ask, Durability, RunFilter, RunView, Store},
-    words::id::{EnvelopeNo, RunNo, Seq},
+    journal::{Role, job::Counts},
+    words::id::EnvelopeNo,
 };
-use serde_json::json;
 
-use crate::{
-    cli::VerifyArgs,
-    program::{
-        error::{CliError, InputError},
-        exit_code, jsonl,
-    },
-    render::{amount::some, look::Page},
-};
+use super::prelude::*;
+use crate::files;
+
+/// Check the store, or a JSONL file, for damage
+///
+/// The database's own check, every stored value against its checksum, and the sums of every budget and job against
+/// their entries. Damage is told and never covered up: exit code 1.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast verify\n  outlast verify --repair\n  outlast verify runs/enrich-docs.jsonl --repair"
+)]
+pub struct VerifyArgs {
+    /// A JSONL file of results, in place of the store
+    #[arg(value_name = "FILE.jsonl")]
+    pub file: Option<String>,
+    /// Make anew what can be told from the rest: indexes, a job's counts. Of a JSONL file, damaged lines are moved to FILE.damaged
+    #[arg(long)]
+    pub repair: bool,
+}
 
 const PAGE: usize = 1000;
 
 /// Checks the whole store. Returns the exit code: `REFUSED` if damage was found and not repaired.
 /// `of_files`: what is damaged in the files of its runs.
-pub fn verify(
-    store: &dyn Store,
-    of_files: Vec<String>,
-    args: &VerifyArgs,
-    page: &mut Page,
-) -> Result<u8, CliError> {
+pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Result<u8, CliError> {
     let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
     if args.repair && !damage.is_empty() {
@@ -43,7 +45,7 @@ pub fn verify(
         repaired.extend(damage.into_iter().filter(|line| !again(line)));
         damage = left;
     }
-    damage.extend(of_files);
+    damage.extend(files::upkeep::damage(store, &context.place)?);
     let named = store.budgets()?;
     let mut count = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
@@ -82,7 +84,8 @@ fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>, run_gone: bool) 
 }
 
 /// Checks a JSONL file of results that has no record in the store. Returns the exit code.
-pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, CliError> {
+pub fn verify_lines(args: &VerifyArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    let path = &context.around.directory().join(args.file.as_deref().unwrap_or_default());
     let told = |scan: &jsonl::Scan| -> Vec<String> {
         let what =
             |torn| if torn { "is torn, and will be cut by the next start" } else { "is no result of a job" };
@@ -92,7 +95,7 @@ pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, Cl
     let scan = jsonl::scan(path).map_err(unreadable)?;
     let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
     let (mut damage, mut repaired) = (told(&scan), Vec::new());
-    if repair && !damage.is_empty() {
+    if args.repair && !damage.is_empty() {
         let moved = jsonl::repair(path).map_err(unreadable)?;
         repaired = damage.drain(..).map(|line| format!("{line}: moved to {}", moved.display())).collect();
     }

@@ -7,12 +7,10 @@ use outlast_core::envelope::unit::Limits;
 use outlast_server::door::{Access, Config};
 
 use crate::{
-    cli::{
-        Command, ServeArgs,
-        shared::{Chosen, Globals, LimitArgs, ProxyArgs},
-    },
+    cli::shared::{Chosen, Globals, LimitArgs, ProxyArgs},
+    commands::Command,
     program::{context::Context, error::CliError, line},
-    serve::settings,
+    serve::{ServeArgs, settings},
     settings::{store_address::Durability, surroundings::Surroundings},
 };
 

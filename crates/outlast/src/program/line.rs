@@ -9,11 +9,12 @@ use clap::{
 };
 
 use crate::{
-    cli::{
-        Cli, Command, command,
-        verbs::{Over, verb},
+    commands::{Cli, Command, Verb, command},
+    program::{
+        error::CliError,
+        say::say,
+        server::{self, Over},
     },
-    program::{error::CliError, say::say, server},
     settings::{config, surroundings::Surroundings},
 };
 
@@ -47,10 +48,11 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
     let typed = matches.value_source("server") == Some(ValueSource::CommandLine);
+    let Verb { name, over, .. } = cli.command.verb();
     match cli.globals.server.as_deref().filter(|server| !server.is_empty()) {
         // A server that is set for every command does not concern one that is about this machine.
-        Some(_) if !typed && verb(&cli.command).over == Over::ThisMachine => cli.globals.server = None,
-        Some(address) => server::check(&cli.command, address)?,
+        Some(_) if !typed && over == Over::ThisMachine => cli.globals.server = None,
+        Some(address) => server::check(name, over, address)?,
         None => {}
     }
     Ok(cli)

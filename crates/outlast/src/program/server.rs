@@ -9,10 +9,6 @@ use outlast_server::{
 };
 
 use crate::{
-    cli::{
-        Command,
-        verbs::{Over, verb},
-    },
     program::{
         context::Context,
         error::{CliError, InputError},
@@ -51,12 +47,24 @@ impl Server {
     }
 }
 
+/// Whether and how a command works with a server in place of a local store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The command does the same, on the server's store.
+    Server,
+    /// The command is about this machine. `--server` is refused, and a variable or setting does not concern it.
+    ThisMachine,
+    /// The server has no route that does this, and the command is typed on the server's machine.
+    NoRoute(&'static str),
+    /// The server has no route for what the command reads or changes; the text names what is missing.
+    Missing(&'static str),
+}
+
 /// Refuses a command that does not work with a server.
-pub fn check(command: &Command, server: &str) -> Result<(), CliError> {
-    let verb = verb(command);
-    let message = |why: &str| format!("`outlast {}` does not work over a server: {why}", verb.name);
+pub fn check(verb: &str, over: Over, server: &str) -> Result<(), CliError> {
+    let message = |why: &str| format!("`outlast {verb}` does not work over a server: {why}");
     let usage = |message: String, hint: &str| Err(CliError::usage(message, Some(hint)));
-    let why = match verb.over {
+    let why = match over {
         Over::Server => return Ok(()),
         Over::ThisMachine => return usage(message("it is about this machine"), "leave --server out"),
         Over::NoRoute(what) => format!("no route {what}; type it on its machine"),

@@ -10,9 +10,9 @@ use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
 use crate::{
-    cli::{Command, ServeArgs},
+    commands::Command,
     program::{context::Context, error::CliError, line, server::read_tokens},
-    serve::proxy_setup,
+    serve::{ServeArgs, proxy_setup},
     settings::{budgets, masks, prices},
 };
 

@@ -8,28 +8,47 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::words::clock::random;
+use clap::Args;
+use outlast_core::{price::PriceTable, words::clock::random};
 use outlast_server::door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows};
 use serde_json::json;
 
 use super::{Stops, listen, proxy_setup};
-use crate::{
-    cli::{UiArgs, ui},
-    program::{
-        context::Context,
-        embedded,
-        error::{CliError, MachineError},
-        exit_code, log,
-        say::say,
-    },
+use crate::program::{
+    context::Context,
+    embedded,
+    error::{CliError, MachineError},
+    exit_code, log,
+    say::say,
 };
-use outlast_core::price::PriceTable;
+
+/// Show the runs of a store in your browser
+///
+/// Prints a link that works once, for a minute; Enter prints another one. The page lives as long as this command does, and
+/// needs nobody else: not the run's supervisor, not `outlast serve`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast ui\n  outlast ui --read-only\n  outlast --store postgres://ann@db/outlast ui\n  ssh -L 7079:127.0.0.1:7079 host outlast ui --listen 127.0.0.1:7079"
+)]
+pub struct UiArgs {
+    /// Address and port, on loopback; port 0 picks a free port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Only look: the page stops nothing, raises nothing and decides nothing
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+/// Returns the link to a page, with the secret in the part that a browser sends nobody.
+pub fn link(address: SocketAddr, secret: &str) -> String {
+    format!("http://{address}/#in={secret}")
+}
 
 /// Time for which requests of the page may go on after the stop.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Runs `outlast ui` until a signal stops it. Returns the exit code.
-pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
+pub fn ui(args: UiArgs, context: Context) -> Result<u8, CliError> {
     if !args.listen.ip().is_loopback() {
         return Err(CliError::usage(
             format!("{} is not a loopback address, and the page is shown on loopback only", args.listen),
@@ -81,7 +100,7 @@ struct Links {
 impl Links {
     fn print(&self, context: &Context) -> io::Result<()> {
         // The part behind # is not sent to the server, and stands in no log of it.
-        let url = ui::link(self.address, &self.sessions.link());
+        let url = link(self.address, &self.sessions.link());
         let mut out = io::stdout().lock();
         match self.json {
             true => writeln!(out, "{}", json!({ "url": url, "store": context.place.to_string() }))?,

@@ -104,7 +104,7 @@ pub fn defaults(
 
 /// Checks the whole of a settings file, as [`defaults`] does.
 pub fn check(file: SettingsFile) -> Result<(), Error> {
-    File::parse(file, &Known::of(&crate::cli::command())).map(drop)
+    File::parse(file, &Known::of(&crate::commands::command())).map(drop)
 }
 
 impl Defaults {

@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn each_flag_has_one_row_and_each_row_a_flag() {
-        let command = crate::cli::command();
+        let command = crate::commands::command();
         let mut seen = std::collections::BTreeSet::new();
         for sub in command.get_subcommands() {
             for long in command.get_arguments().chain(sub.get_arguments()).filter_map(|arg| arg.get_long()) {

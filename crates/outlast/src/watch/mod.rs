@@ -8,6 +8,7 @@ mod screen;
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use outlast_core::{
     engine::{act::InName, approval::DecideApproval},
     store::{Ask as _, Durability, Store},
@@ -17,11 +18,27 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 use self::look::Look;
 use crate::{
-    cli::WatchArgs,
     commands::approvals::user,
     guard,
     program::{actor::actor, context::Context, error::CliError, exit_code, find},
 };
+
+/// Watch runs as they go, in the terminal
+///
+/// Lists the runs, or follows one: its attempts, its calls as they happen, its spend. Approvals are decided by a key. Where
+/// standard output is no terminal, each change is a plain line.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast watch\n  outlast watch nightly\n  ssh -t host outlast watch\n  outlast watch nightly --plain | tee nightly.log"
+)]
+pub struct WatchArgs {
+    /// The run: its id, its name, or the start of its id; all runs where none is named
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Print plain lines, on a terminal too
+    #[arg(long)]
+    pub plain: bool,
+}
 
 /// Interval at which the store is read again.
 const LOOK: Duration = Duration::from_millis(500);
@@ -48,14 +65,16 @@ struct Desk {
 }
 
 /// Runs `outlast watch` until the person leaves, or without a terminal until the run has ended. Returns the exit code.
-pub fn watch(store: &dyn Store, args: &WatchArgs, context: &Context) -> Result<u8, CliError> {
+pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
+    let (context, store) = (&context, &*context.reach()?);
+    crate::look_after(store, context);
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
     if !context.is_on_terminal || args.plain || context.look.json {
-        let mut wait = || {
+        let mut wait = |_: Duration| {
             std::thread::sleep(LOOK);
             crate::look_after(store, context);
         };
-        plain::follow(store, run, context.look, &mut wait)?;
+        plain::follow(store, run, context, &mut wait)?;
         return Ok(exit_code::OK);
     }
     let place = run.map_or(Panel::Runs, Panel::Run);

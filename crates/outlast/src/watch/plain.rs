@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write as _},
-    path::Path,
+    time::Duration,
 };
 
 use outlast_core::{
@@ -13,11 +13,13 @@ use outlast_core::{
 };
 use serde_json::json;
 
-use super::{Panel, look::Look};
+use super::{LOOK, Panel, look::Look};
 use crate::{
-    cli::JournalArgs,
-    commands::journal,
-    program::error::CliError,
+    commands::{
+        Desk,
+        journal::{self, JournalArgs},
+    },
+    program::{context::Context, error::CliError},
     render::{
         amount::usd,
         look::{Look as Printed, Page, clean_line},
@@ -30,13 +32,14 @@ use crate::{
 pub fn follow(
     store: &dyn Store,
     run: Option<RunNo>,
-    look: Printed,
-    wait: &mut dyn FnMut(),
+    context: &Context,
+    wait: &mut dyn FnMut(Duration),
 ) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
+    let (look, mut out) = (context.look, io::stdout().lock());
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
         let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
-        return journal::journal(store, Path::new(""), &args, &mut Page::new(&mut out, look), wait);
+        let page = &mut Page::new(&mut out, look);
+        return journal::journal(&args, Desk { store, by: "", context, page, wait });
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();
     loop {
@@ -52,7 +55,7 @@ pub fn follow(
             }
         }
         out.flush()?;
-        wait();
+        wait(LOOK);
     }
 }
 

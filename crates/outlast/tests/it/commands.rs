@@ -1,17 +1,18 @@
 //! The commands on a story: what they print, and what they change.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use outlast::{
-    cli::{Cli, Command},
-    commands,
+    commands::{Cli, Desk, Work},
     program::{
+        context::Context,
         error::CliError,
         find::{self, Verb},
+        run_directory::RunDirectory,
     },
     render::look::{Look, Page},
-    settings::surroundings::Surroundings,
+    settings::{store_address::StoreAddress, surroundings::Surroundings},
 };
 use outlast_core::{
     engine::run::{
@@ -28,44 +29,25 @@ use crate::story::{Story, printed};
 /// Name of the person who types the commands.
 const BY: &str = "cli:ann@laptop";
 
+/// Context of a command that is typed in /srv/agents, on a store beside which nothing is kept.
+pub fn context() -> Context {
+    let around = Surroundings::new(&[("HOME", "/nonexistent"), ("USER", "ann")], Path::new("/srv/agents"));
+    Context::new(&Cli::try_parse_from(["outlast", "ls"]).unwrap().globals, around).unwrap()
+}
+
 /// Does `line` on the story's store, for people or with `--json`.
 pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
-    let store = &*story.store;
-    let done = |()| 0;
-    match Cli::try_parse_from(line.split(' ')).unwrap().command {
-        Command::Ls(args) => commands::ls::ls(store, Path::new("/srv/agents"), &args, page).map(done),
-        Command::Show(args) => {
-            commands::show::show(store, &|_| None, Path::new("/srv/agents"), &args, page).map(done)
-        }
-        Command::Journal(args) => {
-            commands::journal::journal(store, Path::new("/srv/agents"), &args, page, &mut || panic!("waits"))
-                .map(done)
-        }
-        Command::Budget(args) => {
-            commands::budget::budget(store, BY, Path::new("/srv/agents"), &args, page).map(done)
-        }
-        Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
-        Command::Approvals(args) => commands::approvals::approvals(store, &args, page).map(done),
-        Command::Approve(args) => {
-            let around = Surroundings::new(&[("USER", "ann")], Path::new("/"));
-            commands::approvals::approve(store, BY, &around, &args, page).map(done)
-        }
-        Command::Resolve(args) => commands::resolve::resolve(store, &args, page).map(done),
-        Command::Cancel(args) => commands::cancel::cancel(store, BY, &args, page),
-        Command::Stop(args) => {
-            // Time passes for the story when the command sleeps.
-            let mut sleep = |d: std::time::Duration| story.clock.advance_ms(d.as_millis() as u64);
-            commands::stop::stop(store, BY, Path::new("/srv/agents"), &args, page, &mut sleep)
-        }
-        Command::Jobs(args) => commands::jobs::jobs(store, &args, page).map(done),
-        Command::Inspect(args) => commands::inspect::inspect(store, &args, page).map(done),
-        Command::Retry(args) => commands::retry::retry(store, BY, &args, page).map(done),
-        Command::Export(args) => commands::export::export(store, &args, page).map(done),
-        Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
-        Command::Fork(args) => commands::fork::fork(store, BY, &args, page).map(drop).map(done),
-        Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
-        Command::Verify(args) => commands::verify::verify(store, Vec::new(), &args, page),
-        other => panic!("not on a store: {other:?}"),
+    let words: Vec<&str> = line.split(' ').collect();
+    act_in(&context(), story, &words, page)
+}
+
+/// Does what was typed on the story's store.
+fn act_in(context: &Context, story: &Story, words: &[&str], page: &mut Page) -> Result<u8, CliError> {
+    // Time passes for the story when the command waits.
+    let wait = &mut |time: std::time::Duration| story.clock.advance_ms(time.as_millis() as u64);
+    match Cli::try_parse_from(words).unwrap().command.verb().work {
+        Work::OnStore(_, run) => run(Desk { store: &*story.store, by: BY, context, page, wait }),
+        _ => panic!("not on a store: {words:?}"),
     }
 }
 
@@ -164,14 +146,14 @@ fn a_story_fits_a_screen() {
     }
     story.end(actor, Exit { code: Some(1), ..Exit::default() }, Then::Fail(long));
     let lines: Vec<String> = (0..50).map(|n| format!("{n} {}", "x".repeat(200))).collect();
-    let logs = tempfile::tempdir().unwrap();
-    std::fs::write(logs.path().join("21.log"), lines.join("\n")).unwrap();
+    let beside = tempfile::tempdir().unwrap();
+    let context = Context { place: StoreAddress::File(beside.path().join("runs.db")), ..context() };
+    let id = RunId::new(&"r".repeat(128)).unwrap();
+    let logs = RunDirectory::of(&context.place, &id, &context.around).unwrap().logs();
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("21.log"), lines.join("\n")).unwrap();
     let mut told = printed(Look::default(), |page| {
-        let Command::Show(args) = Cli::try_parse_from(["outlast", "show", "r"]).unwrap().command else {
-            panic!()
-        };
-        let logs = |_: &_| Some(logs.path().to_owned());
-        commands::show::show(&*story.store, &logs, Path::new("/"), &args, page).unwrap();
+        act_in(&context, &story, &["outlast", "show", "r"], page).unwrap();
     });
     assert!(told.lines().count() <= 22, "{told}");
     // The run's own id has 128 characters, and a command is not cut.
@@ -380,16 +362,9 @@ fn a_cancelled_run_says_why() {
 }
 
 /// Types `outlast rm`, and returns what it has printed.
-fn removed(
-    story: &Story,
-    directory: &dyn Fn(&RunId) -> Result<PathBuf, CliError>,
-    typed: &[&str],
-) -> (String, Result<(), CliError>) {
-    let Command::Rm(args) = Cli::try_parse_from(typed).unwrap().command else { panic!() };
+fn removed(context: &Context, story: &Story, typed: &[&str]) -> (String, Result<u8, CliError>) {
     let mut done = None;
-    let told = printed(Look::default(), |page| {
-        done = Some(commands::rm::rm(&*story.store, directory, &args, page));
-    });
+    let told = printed(Look::default(), |page| done = Some(act_in(context, story, typed, page)));
     (told, done.unwrap())
 }
 
@@ -408,9 +383,8 @@ fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
         }
     }
     story.clock.advance_ms(1);
-    let nowhere = |_: &RunId| Ok(PathBuf::from("/nonexistent"));
     // The newest run of a store stays, too.
-    let (told, done) = removed(&story, &nowhere, &["outlast", "rm", "--tag", "customer=acme"]);
+    let (told, done) = removed(&context(), &story, &["outlast", "rm", "--tag", "customer=acme"]);
     assert_eq!(told, "1 run deleted\n");
     let error = done.unwrap_err();
     assert_eq!(error.code(), "run_stays");
@@ -424,12 +398,14 @@ fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
 fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     let story = Story::whole();
     let kept = tempfile::tempdir().unwrap();
-    let directory = |id: &RunId| Ok(kept.path().join(id.as_str()));
+    let context = Context { place: StoreAddress::File(kept.path().join("runs.db")), ..context() };
+    let id = RunId::new("research-43").unwrap();
+    let of_run = RunDirectory::of(&context.place, &id, &context.around).unwrap();
     let rm = |run: &str| {
-        let (told, done) = removed(&story, &directory, &["outlast", "rm", run]);
-        done.map(|()| told)
+        let (told, done) = removed(&context, &story, &["outlast", "rm", run]);
+        done.map(|_| told)
     };
-    std::fs::create_dir_all(kept.path().join("research-43/logs")).unwrap();
+    std::fs::create_dir_all(of_run.logs()).unwrap();
     assert_eq!(rm("research-42").unwrap_err().code(), "run_not_ended");
     let spent = shown(&story, "outlast spend --by day,model");
     // A name means, for this verb, the run of it that has ended.
@@ -438,7 +414,7 @@ fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     let by_run = shown(&story, "outlast spend --by run");
     assert!(by_run.contains("(none)") && !by_run.contains("research-43"), "{by_run}");
     assert_eq!(rm("research-43").unwrap_err().code(), "unknown_run");
-    assert!(!kept.path().join("research-43").exists());
+    assert!(!of_run.path().exists());
     assert_eq!(status(&story, "research-42"), Status::Halted);
     shown(&story, "outlast cancel 0190");
     assert_eq!(rm("0190").unwrap_err().code(), "call_in_flight");

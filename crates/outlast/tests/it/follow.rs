@@ -1,9 +1,18 @@
 //! A journal that is followed.
 
-use outlast::{cli::JournalArgs, commands::journal::journal, render::look::Look};
+use outlast::{
+    commands::{
+        Desk,
+        journal::{JournalArgs, journal},
+    },
+    render::look::Look,
+};
 use outlast_core::{engine::run::end_attempt::Then, run::attempt::Exit};
 
-use crate::story::{Story, printed};
+use crate::{
+    commands::context,
+    story::{Story, printed},
+};
 
 fn followed(look: Look) -> String {
     let story = Story::empty();
@@ -12,7 +21,7 @@ fn followed(look: Look) -> String {
     let seq = story.go(actor, "one");
     // Changes that happen between two looks.
     let mut turns = 0;
-    let mut wait = || {
+    let wait = &mut |_| {
         turns += 1;
         match turns {
             1 => story.answer(actor, seq),
@@ -25,7 +34,10 @@ fn followed(look: Look) -> String {
         }
     };
     let args = JournalArgs { run: Some("followed".into()), follow: true, ..JournalArgs::default() };
-    printed(look, |page| journal(&*story.store, std::path::Path::new("/"), &args, page, &mut wait).unwrap())
+    let context = context();
+    printed(look, |page| {
+        journal(&args, Desk { store: &*story.store, by: "", context: &context, page, wait }).unwrap();
+    })
 }
 
 #[test]

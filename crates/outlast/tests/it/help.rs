@@ -70,9 +70,9 @@ fn every_mock_line_is_documented() {
 
 #[test]
 fn every_command_stands_below_one_heading() {
-    let listed = outlast::cli::headings::HEADINGS.iter().flat_map(|(_, names)| names.iter().copied());
+    let listed = outlast::commands::headings::HEADINGS.iter().flat_map(|(_, names)| names.iter().copied());
     let mut listed: Vec<&str> = listed.filter(|name| *name != "help").collect();
-    let command = outlast::cli::command();
+    let command = outlast::commands::command();
     let seen = command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name());
     let mut all: Vec<&str> = seen.collect();
     listed.sort_unstable();
@@ -82,7 +82,7 @@ fn every_command_stands_below_one_heading() {
 
 #[test]
 fn every_flag_and_argument_has_a_help_text() {
-    let mut command = outlast::cli::command();
+    let mut command = outlast::commands::command();
     command.build();
     for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
         for arg in sub.get_arguments() {
@@ -93,7 +93,7 @@ fn every_flag_and_argument_has_a_help_text() {
 
 #[test]
 fn no_flag_takes_a_secret() {
-    let mut command = outlast::cli::command();
+    let mut command = outlast::commands::command();
     command.build();
     for sub in command.get_subcommands() {
         for long in sub.get_arguments().filter_map(|a| a.get_long()) {
@@ -106,7 +106,7 @@ fn no_flag_takes_a_secret() {
 
 #[test]
 fn the_words_are_well_formed() {
-    outlast::cli::command().debug_assert();
+    outlast::commands::command().debug_assert();
 }
 
 #[test]

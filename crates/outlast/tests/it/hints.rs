@@ -215,7 +215,7 @@ fn every_command_in_a_message_is_one() {
             let mut line: Vec<String> = std::iter::once("outlast".to_owned()).chain(filled).collect();
             // A flag whose value is left to the reader.
             let is_flag = line.last().is_some_and(|word| word.starts_with("--"));
-            let parse = |line: &[String]| outlast::cli::command().try_get_matches_from(line);
+            let parse = |line: &[String]| outlast::commands::command().try_get_matches_from(line);
             if is_flag && parse(&line).is_err() {
                 line.push("1".into());
             }

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 use clap::ArgAction;
 use outlast::{
-    cli::{self, Command, values::Limit},
+    cli::values::Limit,
+    commands::{Command, command},
     program::told,
     settings::{
         config,
@@ -130,7 +131,7 @@ fn a_directory_that_nobody_trusts_sets_how_output_looks_and_nothing_else() {
     let alone = run("").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let around = Surroundings::new(&[("HOME", "/nowhere")], dir.path());
-    let (command, mut tried) = (cli::command(), BTreeSet::new());
+    let (command, mut tried) = (command(), BTreeSet::new());
     for sub in command.get_subcommands() {
         let word = sub.get_name();
         for arg in command.get_arguments().chain(sub.get_arguments()).filter(|arg| arg.get_long().is_some()) {
@@ -174,7 +175,7 @@ fn a_directory_that_nobody_trusts_sets_how_output_looks_and_nothing_else() {
 
 #[test]
 fn what_acts_is_set_by_no_file_and_by_no_variable() {
-    let command = cli::command();
+    let command = command();
     for sub in command.get_subcommands() {
         for long in sub.get_arguments().filter_map(|arg| arg.get_long()) {
             let word = sub.get_name();
@@ -340,7 +341,7 @@ fn a_directorys_file_keeps_nobody_from_ending_a_run() {
         let dir = tempfile::tempdir().unwrap();
         write(&dir.path().join("outlast.toml"));
         let around = Surroundings::new(&[("HOME", "/nowhere")], dir.path());
-        let told = match config::defaults(&cli::command(), word, |_| false, &around) {
+        let told = match config::defaults(&command(), word, |_| false, &around) {
             Ok(taken) if taken.is_empty() => {
                 taken.ignored.map(|e| format!("ignored: {e}")).unwrap_or_default()
             }
@@ -371,7 +372,7 @@ fn a_directorys_file_keeps_nobody_from_ending_a_run() {
 /// Bug: `store = 5` made a store named `5`. Cause: a value became the text that would be typed, whatever it was.
 #[test]
 fn a_key_takes_no_value_of_another_type() {
-    let command = cli::command();
+    let command = command();
     let dir = tempfile::tempdir().unwrap();
     let around = Surroundings::new(&[("HOME", dir.path().to_str().unwrap())], "/".as_ref());
     let file = dir.path().join(".config/outlast/outlast.toml");
@@ -406,7 +407,7 @@ fn a_key_takes_no_value_of_another_type() {
 /// Cause: `OUTLAST_LOOP=NAME` was told to the loop's programs, and read as `--loop`.
 #[test]
 fn no_setting_has_the_name_of_a_variable_that_programs_of_a_run_are_told() {
-    let command = cli::command();
+    let command = command();
     for sub in command.get_subcommands() {
         let flags = command.get_arguments().chain(sub.get_arguments()).filter_map(|a| a.get_long());
         for long in flags.filter(|long| set_by(sub.get_name(), long) != SetBy::Typing) {

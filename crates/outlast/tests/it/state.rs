@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use outlast::{
-    cli::Command,
-    commands,
+    commands::{Command, Desk, state},
     render::look::{Look, Page},
 };
 use outlast_core::{
@@ -20,7 +19,10 @@ fn act(store: &dyn Store, words: &[&str], page: &mut Page) -> Result<(), outlast
     let around =
         outlast::settings::surroundings::Surroundings::new(&[], std::path::Path::new("/nonexistent"));
     match outlast::program::line::parse(&line, &around).unwrap().command {
-        Command::State(args) => commands::state::state(store, &args, page, &mut || panic!("waits")),
+        Command::State(args) => {
+            let wait = &mut |_| panic!("waits");
+            state::state(&args, Desk { store, by: "", context: &crate::commands::context(), page, wait })
+        }
         other => panic!("not of the state: {other:?}"),
     }
 }

@@ -1,31 +1,28 @@
 //! A run's story on one screen of 80 columns and 24 lines, with room left for a line above it and the prompt.
 
-use outlast_core::{envelope::unit::Unit, words::id::Seq};
-
 use super::{
-    super::{budget, plan::Shown},
+    super::{budget, plan::Shown, prelude::*},
     ServerNames, Story, as_typed,
     life::Life,
 };
 use crate::render::{
-    amount::{some, usd},
-    entry,
-    look::{self, Look, Paint, clean, clean_line, exact_line},
-    next::{is_unmetered, next_with},
+    next::is_unmetered,
     short::short,
-    table::{Cell, Side, Table},
-    text::wrapped,
-    time,
+    text::{exact_line, wrapped},
 };
 
 const WIDTH: usize = 80;
+
 const HEIGHT: usize = 22;
 
 /// Largest number of attempts that the brief form shows, the newest ones. The same for approvals, last
 /// printed lines and lines about money.
 const ATTEMPTS: usize = 5;
+
 const APPROVALS: usize = 2;
+
 const PRINTED: usize = 4;
+
 const MONEY: usize = 3;
 
 impl Story {

@@ -1,20 +1,13 @@
 //! All of a run's story, for `outlast show -v`.
 
-use outlast_core::run::{Run, attempt::Attempt};
-use serde_json::json;
+use outlast_core::run::Run;
 
-use super::{super::budget, ENTRIES, Story, as_typed, life::Life};
-use crate::{
-    agent::servers::ServerNames,
-    render::{
-        amount::some,
-        approval as shown_approval, entry,
-        look::{self, Look, Paint, clean},
-        next::next_with,
-        table::{Cell, Side, Table},
-        time,
-    },
+use super::{
+    super::{budget, prelude::*},
+    ENTRIES, Story, as_typed,
+    life::Life,
 };
+use crate::{agent::servers::ServerNames, render::approval as shown_approval};
 
 /// Number of newest attempts that are shown to people; JSON has all.
 const ATTEMPTS: usize = 12;

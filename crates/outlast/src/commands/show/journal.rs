@@ -2,16 +2,10 @@
 
 use std::collections::VecDeque;
 
-use outlast_core::{
-    journal::{Entry, Kind},
-    reads::entries,
-    run::{Run, attempt::Attempt},
-    store::{self, Store},
-    words::id::Seq,
-};
+use outlast_core::run::Run;
 
 use super::{
-    super::{busy_waiting::BusyWaiting, evidence::Evidence, resolve_tool, resume_tax::Restarts},
+    super::{busy_waiting::BusyWaiting, evidence::Evidence, prelude::*, resolve, resume_tax::Restarts},
     ENTRIES,
     money::Calls,
 };
@@ -69,7 +63,7 @@ impl Journal {
         for entry in entries::each(store, run.no) {
             let entry = entry?;
             journal.add(attempts.last(), &entry);
-            if resolve_tool::is_doubted(store, &entry)? {
+            if resolve::is_doubted(store, &entry)? {
                 journal.doubted.push((entry.key.clone().unwrap_or_default(), entry.seq));
             }
             if let Ok(at) = attempts.binary_search_by_key(&entry.attempt, |a| a.no) {

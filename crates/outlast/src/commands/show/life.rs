@@ -1,9 +1,8 @@
 //! Lives: attempts as the tables show them, those of one outage in one row.
 
-use outlast_core::{
-    run::attempt::Attempt,
-    words::{id::Micros, outage::Outage},
-};
+use outlast_core::words::outage::Outage;
+
+use super::super::prelude::*;
 
 /// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of a provider. Not empty.
 pub struct Life<'a>(pub &'a [Attempt]);

@@ -8,21 +8,17 @@ mod life;
 mod money;
 mod object;
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use outlast_core::{
     journal::approval,
     reads,
     run::{
         Run,
-        attempt::Attempt,
         instance::{Identity, Instance},
     },
-    store::{RunView, Store, filter::ApprovalFilter as Filter},
-    words::id::{InstanceNo, Micros, RunId},
+    store::filter::ApprovalFilter as Filter,
+    words::id::InstanceNo,
 };
 use outlast_process::identity;
 use outlast_view::exit_words;
@@ -31,6 +27,7 @@ use self::journal::Journal;
 use super::{
     evidence::Evidence,
     plan::Shown,
+    prelude::*,
     resume_tax::{self, Tax},
 };
 use crate::{
@@ -39,37 +36,41 @@ use crate::{
         servers::{self, ServerNames},
         session,
     },
-    cli::ShowArgs,
     files::{
         history::{History, last_call},
         of_run,
     },
     loops::task_context::quote,
-    program::{
-        error::CliError,
-        find::{self, Verb},
-    },
-    render::{
-        amount::some,
-        look::{Page, clean},
-        time, tool,
-    },
+    program::run_directory::RunDirectory,
+    render::tool,
 };
+
+/// Tell a run's story on one screen: what happened, what it cost, what is next
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast show\n  outlast show nightly -v\n  outlast show run_0190 --json"
+)]
+pub struct ShowArgs {
+    /// The run: its id, its name, or the start of its id; the last run of this directory
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// All of it: every limit, how each attempt died, money, tools, the last entries
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Number of last lines of output to show of each attempt that died; without -v of the last one only, and fewer where the screen ends
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub lines: usize,
+}
 
 /// Number of newest entries and of newest tool calls that are shown.
 const ENTRIES: usize = 6;
 
 /// Prints a run's story. `logs` returns the directory of a run's logs, `None` if it has none. If `args` names no run,
 /// the last run of the directory `here` is shown.
-pub fn show(
-    store: &dyn Store,
-    logs: &dyn Fn(&RunId) -> Option<PathBuf>,
-    here: &Path,
-    args: &ShowArgs,
-    page: &mut Page,
-) -> Result<(), CliError> {
-    let view = find::run_or_last(store, args.run.as_deref(), here, Verb::Look)?;
-    let logs = logs(&view.run.id);
+pub fn show(args: &ShowArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+    let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
+    let directory = RunDirectory::of(&context.place, &view.run.id, &context.around);
+    let logs = directory.ok().filter(|_| context.server.is_none()).map(|directory| directory.logs());
     let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
     let look = page.look;
     match (look.json, args.verbose) {

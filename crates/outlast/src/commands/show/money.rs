@@ -2,20 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::{
-    envelope::unit::{Amounts, Unit},
-    journal::{Entry, Kind, State},
-    run::attempt,
-    words::id::AttemptNo,
-};
+use outlast_core::{envelope::unit::Amounts, run::attempt};
 
 use super::{
-    super::{plan::Shown, resume_tax},
+    super::{plan::Shown, prelude::*, resume_tax},
     Story,
 };
 use crate::{
     agent::{Adapter as _, claude::Claude, line::Line},
-    render::amount::{bill, some, usd},
+    render::amount::bill,
 };
 
 /// Totals over the run's calls.

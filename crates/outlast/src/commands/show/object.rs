@@ -2,29 +2,17 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use outlast_core::{
-    envelope::unit::Unit,
-    journal::State,
-    run::{attempt, instance::Identity},
-    words::id::Seq,
-};
+use outlast_core::run::{attempt, instance::Identity};
 use outlast_view::{
     Approval, Attempt, Entry, Plan, RunDetail,
     money::{BusyWaiting, Cost, Failed, InFlight, Overrun, Unbacked, Untaken},
-    shape,
 };
 
 use super::{
-    super::{evidence::Evidence, plan::Shown, resume_tax::Tax},
+    super::{evidence::Evidence, plan::Shown, prelude::*, resume_tax::Tax},
     Story,
 };
-use crate::{
-    agent::servers::ServerNames,
-    render::{
-        next::{Next, next_with},
-        tool::ToolLine,
-    },
-};
+use crate::{agent::servers::ServerNames, render::tool::ToolLine};
 
 shape! {
     /// Run's story, as `outlast show --json` prints it.

@@ -6,19 +6,10 @@ use bytes::Bytes;
 use outlast_core::{
     reads::keys,
     state::{At, Item},
-    store::Store,
 };
-use serde_json::{Value, json};
 
-use super::{WIDTH, at};
-use crate::{
-    cli::state::DiffArgs,
-    program::error::CliError,
-    render::{
-        amount::some,
-        look::{Page, Paint, clean_line},
-    },
-};
+use super::{super::prelude::*, WIDTH, at};
+use crate::commands::state::DiffArgs;
 
 /// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,23 +13,14 @@ use outlast_core::{
     engine::state::put::{Change, Put},
     reads::places,
     state::{Name, Position, own::Owner},
-    store::{
-        Ask as _, Durability, Store,
-        state::{Event, EventRange},
-    },
+    store::state::{Event, EventRange},
 };
 use outlast_server::api::state::show::{By, Runs, Version, value_text};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{
-    cli::state::{DumpArgs, RestoreArgs},
-    program::{
-        error::{CliError, InputError},
-        say::say,
-    },
-    render::{amount::some, look::Page},
-};
+use super::super::prelude::*;
+use crate::commands::state::{DumpArgs, RestoreArgs};
 
 /// Number of events of one agent that are read at once. Small, because there may be many agents.
 const AHEAD: usize = 64;

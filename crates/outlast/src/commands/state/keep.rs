@@ -1,9 +1,10 @@
 //! `outlast state keep`: sets how many versions of each key a namespace keeps, and removes the others.
 
-use outlast_core::{engine::state::retain::Retain, state::Retention, store::Store};
+use outlast_core::{engine::state::retain::Retain, state::Retention};
 use outlast_server::{api::state::show::Kept, state::retention};
 
-use crate::{cli::state::KeepArgs, program::error::CliError, render::look::Page};
+use super::super::prelude::*;
+use crate::commands::state::KeepArgs;
 
 /// Sets the number of versions and compacts the namespace. Without a number, only prints the setting.
 pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {

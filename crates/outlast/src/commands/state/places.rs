@@ -1,18 +1,10 @@
 //! `outlast state namespaces | agents`: shows where anything is kept.
 
-use outlast_core::{reads::places, store::Store};
+use outlast_core::reads::places;
 use outlast_server::api::state::show;
-use serde_json::json;
 
-use super::WIDTH;
-use crate::{
-    program::error::CliError,
-    render::{
-        look::{Page, clean_line},
-        table::{Cell, Side, Table},
-        time::rfc3339,
-    },
-};
+use super::{super::prelude::*, WIDTH};
+use crate::render::time::rfc3339;
 
 pub fn namespaces(store: &dyn Store, page: &mut Page) -> Result<(), CliError> {
     let found = places::namespaces(store)?;

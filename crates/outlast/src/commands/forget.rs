@@ -1,24 +1,53 @@
-//! `outlast gc --older-than TIME`: forgets runs that ended long ago.
+//! `outlast gc` and `outlast rm`: delete ended runs, those of long ago or one by name or tag, with what was kept of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+};
 
 use outlast_core::{
     engine::run::forget::{Forget, Forgot},
-    reads::{runs, spend},
-    run::status::Status,
-    store::{Ask, Durability, LedgerLine, RunFilter, RunView, Store},
-    words::id::{Micros, RunId, RunNo},
+    reads::spend,
+    store::LedgerLine,
 };
-use serde_json::json;
 
-use crate::{
-    cli::GcArgs,
-    program::error::CliError,
-    render::{amount::some, look::Page, time},
-};
+use super::prelude::*;
+use crate::{files::upkeep, program::run_directory::RunDirectory};
+
+/// Delete a run that has ended, with its child runs and all their stored data; or all runs with a tag
+///
+/// What they have cost stays in `outlast spend`, by day, upstream and model. The newest run of a store is refused until
+/// another one has begun.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast rm nightly\n  outlast cancel nightly && outlast rm nightly\n  outlast rm --tag customer=acme"
+)]
+pub struct RmArgs {
+    /// The run: its id, its name, or the start of its id
+    #[arg(value_name = "RUN", required_unless_present = "tag")]
+    pub run: Option<String>,
+    /// All runs with this tag
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag, conflicts_with = "run")]
+    pub tag: Option<(String, String)>,
+}
+
+/// Delete runs that ended long ago, with all that was kept of them
+///
+/// Completed, failed and cancelled runs are deleted; never one that is interrupted, halted or waiting. A run is also kept
+/// while one of its child runs or forks is kept, or while its parent is kept.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
+pub struct GcArgs {
+    /// Delete the runs that ended longer ago than this
+    #[arg(long = "older-than", value_name = "TIME", value_parser = values::ms)]
+    pub older_than_ms: i64,
+    /// Only list the runs that would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+}
 
 /// Forgets runs that ended long ago, each in a commit of its own, so that other writers get their turn in between.
-pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
     let mut families = Families { runs: BTreeMap::new(), ended_before, costs: None };
@@ -32,6 +61,9 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
         } else {
             families.keep_above(no);
         }
+    }
+    if !args.dry_run {
+        upkeep::collect(store, &context.place)?;
     }
     if page.look.json {
         let runs: Vec<&str> = forgotten.iter().map(|run| run.id.as_str()).collect();
@@ -167,5 +199,72 @@ impl Families {
                 }
             }
         }
+    }
+}
+
+/// Forgets runs and the runs below them, and removes their files. `directory` returns the directory of a run's logs and
+/// state.
+///
+/// Errors: `run_stays` for the newest run of a store, or if a run of its family has not ended; of one run also
+/// `run_not_ended` and `call_in_flight`. Of runs with a tag, those that can go are gone by then.
+pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+    let wanted: BTreeSet<RunNo> = match &args.tag {
+        Some((key, value)) => {
+            let tagged = |view: &RunView| view.spec.tags.get(key) == Some(value);
+            let all = runs::each(store, RunFilter::default());
+            let all = all.filter(|view| view.as_ref().map_or(true, tagged));
+            all.map(|view| view.map(|view| view.run.no)).collect::<Result<_, _>>()?
+        }
+        None => [one(store, args.run.as_deref().unwrap_or_default())?].into(),
+    };
+    let mut family = Families::of(store, &wanted)?;
+    let mut gone = Vec::new();
+    for no in family.numbers() {
+        if family.goes(no) && family.forget(store, no)? {
+            gone.extend(family.take(no));
+        } else {
+            family.keep_above(no);
+        }
+    }
+    for run in &gone {
+        match fs::remove_dir_all(RunDirectory::of(&context.place, run, &context.around)?.path()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+    }
+    upkeep::collect(store, &context.place)?;
+    let stays = wanted.iter().find_map(|no| family.id(*no));
+    match stays {
+        Some(run) if gone.is_empty() => return Err(CommandError::RunStays { run: run.to_string() }.into()),
+        _ if page.look.json => {
+            let ids: Vec<&str> = gone.iter().map(RunId::as_str).collect();
+            page.json(&json!({ "forgotten": ids }))?;
+        }
+        _ => {
+            let below = gone.len() as i64 - wanted.len() as i64;
+            let below =
+                if below > 0 { format!(", with {} below", some(below, "run")) } else { String::new() };
+            match (&args.tag, gone.last()) {
+                (None, Some(id)) => page.line(&format!("{id}  deleted{below}"))?,
+                _ => page.line(&format!("{} deleted", some(gone.len() as i64, "run")))?,
+            }
+        }
+    }
+    match stays {
+        Some(run) => Err(CommandError::RunStays { run: run.to_string() }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Returns a run that has ended and is at rest. Errors: `run_not_ended`; `call_in_flight`.
+fn one(store: &dyn Store, run: &str) -> Result<RunNo, CliError> {
+    let view = find::run_to(store, run, Verb::Remove)?;
+    let id = view.run.id.to_string();
+    if !view.run.status.is_ended() {
+        return Err(CommandError::NotEnded { run: id, status: view.run.status }.into());
+    }
+    match view.envelope.has_calls_in_flight() {
+        true => Err(CommandError::CallInFlight { run: id }.into()),
+        false => Ok(view.run.no),
     }
 }
