@@ -3,6 +3,7 @@
 
 use std::{
     ffi::OsStr,
+    fs::File,
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::ffi::OsStrExt as _,
@@ -26,6 +27,12 @@ pub fn root(path: &Path) -> io::Result<OwnedFd> {
 /// Opens a directory by its name in another.
 pub fn child(directory: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     rustix::fs::openat(directory.as_fd(), OsStr::from_bytes(name), DIRECTORY, Mode::empty())
+}
+
+/// Opens a file by its name in a directory, to read it. A pipe that has taken the file's place is not waited for.
+pub fn file(directory: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty()).map(File::from)
 }
 
 /// Opens a directory by its path from the root; the empty path is the root.

@@ -4,7 +4,10 @@ use std::{collections::HashMap, fs, io, os::unix::fs::OpenOptionsExt as _, path:
 
 use rustix::fs::Stat;
 
-use crate::{id::Id, tree::Snapshot};
+use crate::{
+    id::Id,
+    tree::{Reader, Snapshot},
+};
 
 /// Facts of a file that change with its content. The time of the last change cannot be set by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,27 +79,15 @@ fn read(bytes: &[u8]) -> Option<Cache> {
     if Id::of(bytes).0 != *digest {
         return None;
     }
-    let mut left = bytes.strip_prefix(HEAD)?;
+    let mut reader = Reader { left: bytes.strip_prefix(HEAD)? };
     let mut cache = Cache::default();
-    while !left.is_empty() {
-        let (lengths, rest) = left.split_first_chunk::<8>()?;
-        let (path, parts) = lengths.split_at(4);
-        let length = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize);
-        let (path, rest) = rest.split_at_checked(length(path)?)?;
-        let (words, rest) = rest.split_at_checked(40)?;
-        let word = |at: usize| Some(u64::from_le_bytes(words[8 * at..8 * at + 8].try_into().ok()?));
-        let looks = Looks {
-            device: word(0)?,
-            inode: word(1)?,
-            size: word(2)?,
-            modified: word(3)? as i64,
-            changed: word(4)? as i64,
-        };
-        let (parts, rest) = rest.split_at_checked(length(parts)? * 32)?;
-        let parts =
-            parts.chunks_exact(32).map(|part| part.try_into().map(Id)).collect::<Result<_, _>>().ok()?;
-        cache.files.insert(path.to_vec(), (looks, parts));
-        left = rest;
+    while !reader.left.is_empty() {
+        let (path, parts) = (reader.length()?, reader.length()?);
+        let path = reader.taken(path)?.to_vec();
+        let mut word = || reader.array().map(u64::from_le_bytes);
+        let (device, inode, size) = (word()?, word()?, word()?);
+        let looks = Looks { device, inode, size, modified: word()? as i64, changed: word()? as i64 };
+        cache.files.insert(path, (looks, reader.ids(parts)?));
     }
     Some(cache)
 }

@@ -15,6 +15,7 @@ use crate::{
     error::{About as _, Error},
     fault,
     id::Id,
+    tree::Reader,
 };
 
 const HEAD: &[u8; 8] = b"OLFILES1";
@@ -58,15 +59,10 @@ pub fn table(path: &Path) -> Result<Vec<Row>, Error> {
         return Err(corrupt());
     }
     let row = |row: &[u8]| {
-        let (id, row) = row.split_first_chunk()?;
-        let (at, row) = row.split_first_chunk()?;
-        let (stored, length) = row.split_first_chunk()?;
-        let row = Row {
-            id: Id(*id),
-            at: u64::from_le_bytes(*at),
-            stored: u32::from_le_bytes(*stored),
-            length: u32::from_le_bytes(length.try_into().ok()?),
-        };
+        let mut reader = Reader { left: row };
+        let (id, at) = (Id(reader.array()?), u64::from_le_bytes(reader.array()?));
+        let mut length = || reader.array().map(u32::from_le_bytes);
+        let row = Row { id, at, stored: length()?, length: length()? };
         (row.at + u64::from(row.stored) <= table_at).then_some(row)
     };
     table.chunks_exact(ROW).map(row).collect::<Option<_>>().ok_or_else(corrupt)

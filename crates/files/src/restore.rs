@@ -33,7 +33,7 @@ use crate::{
     objects::Objects,
     pack::sync_directory,
     rules::{Rules, STAGE},
-    take::{is_now, now_us, take},
+    take::{as_errno, is_now, now_us, take},
     tree::Node,
 };
 
@@ -130,16 +130,9 @@ pub fn restore(objects: &mut Objects, cache: &mut Cache, wish: &Wish<'_>) -> Res
 ///
 /// Errors: `Busy` if a live process is restoring that root.
 pub fn recover(objects: &mut Objects, root: &Path) -> Result<Vec<Restored>, Error> {
-    let what = |path: &Path| path.display().to_string();
     let mut done = Vec::new();
-    for entry in fs::read_dir(objects.directory()).about(|| what(objects.directory()))? {
-        let path = entry.about(|| what(root))?.path();
-        if !path.as_os_str().as_bytes().ends_with(NOTE.as_bytes()) {
-            continue;
-        }
-        let Some((noted, text)) = Noted::open(&path)? else { continue };
-        // The note is written under another name first, so that it is whole.
-        let note: Note = serde_json::from_slice(&text).map_err(|_| Error::Corrupt { what: what(&path) })?;
+    for note in notes(objects.directory())? {
+        let (noted, note) = note?;
         if note.root != root {
             continue;
         }
@@ -199,17 +192,22 @@ impl Noted {
         Ok(noted)
     }
 
-    /// Opens a note; `None`: it has just been removed.
-    fn open(path: &Path) -> Result<Option<(Noted, Vec<u8>)>, Error> {
+    /// Reads a note; `None`: the file is none, or has just been removed.
+    fn read(path: &Path) -> Result<Option<(Noted, Note)>, Error> {
         let what = || path.display().to_string();
+        if !path.as_os_str().as_bytes().ends_with(NOTE.as_bytes()) {
+            return Ok(None);
+        }
         let mut file = match OpenOptions::new().read(true).write(true).open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.about(what)?,
         };
         let mut text = Vec::new();
         io::Read::read_to_end(&mut file, &mut text).about(what)?;
+        // It is written under another name first, so that it is whole.
+        let note = serde_json::from_slice(&text).map_err(|_| Error::Corrupt { what: what() })?;
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Some((Noted { path: path.to_owned(), file, name }, text)))
+        Ok(Some((Noted { path: path.to_owned(), file, name }, note)))
     }
 
     /// Takes the note's lock; false: another process has it.
@@ -229,18 +227,18 @@ impl Noted {
 
 /// Returns the snapshots that unfinished restorations need.
 pub(crate) fn needed(directory: &Path) -> Result<Vec<Id>, Error> {
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(directory).about(|| directory.display().to_string())? {
-        let path = entry.about(|| directory.display().to_string())?.path();
-        if path.as_os_str().as_bytes().ends_with(NOTE.as_bytes())
-            && let Some((_, text)) = Noted::open(&path)?
-        {
-            let corrupt = |_| Error::Corrupt { what: path.display().to_string() };
-            let note: Note = serde_json::from_slice(&text).map_err(corrupt)?;
-            ids.extend([note.from, note.to]);
-        }
-    }
-    Ok(ids)
+    let ids = |note: Result<(Noted, Note), Error>| note.map(|(_, note)| [note.from, note.to]);
+    let ids: Vec<[Id; 2]> = notes(directory)?.map(ids).collect::<Result<_, _>>()?;
+    Ok(ids.concat())
+}
+
+/// Returns the notes in a directory of objects. Each is read when its turn comes: those before it may be over by then.
+fn notes(directory: &Path) -> Result<impl Iterator<Item = Result<(Noted, Note), Error>> + use<>, Error> {
+    let what = directory.display().to_string();
+    let entries = fs::read_dir(directory).about(|| what.clone())?;
+    Ok(entries.filter_map(move |entry| {
+        entry.about(|| what.clone()).and_then(|e| Noted::read(&e.path())).transpose()
+    }))
 }
 
 /// A restoration whose files are prepared.
@@ -393,9 +391,7 @@ impl Applying {
         at: usize,
         change: &Change,
     ) -> rustix::io::Result<bool> {
-        let is = |node: &Option<Node>| -> rustix::io::Result<bool> {
-            is_now(parent, name.as_bytes(), node.as_ref()).map_err(as_errno)
-        };
+        let is = |node: &Option<Node>| is_now(parent, name, node);
         if self.again && (is(&None)? || change.after.is_some() && is(&change.after)?) {
             return Ok(true);
         }
@@ -404,7 +400,7 @@ impl Applying {
         }
         let old = format!("o{at}");
         rustix::fs::renameat(parent, name, &self.stage, old.as_str())?;
-        if is_now(&self.stage, old.as_bytes(), change.before.as_ref()).map_err(as_errno)? {
+        if is_now(&self.stage, OsStr::new(&old), &change.before)? {
             return Ok(true);
         }
         // Nobody's new file is replaced by it.
@@ -420,9 +416,7 @@ impl Applying {
         at: usize,
         change: &Change,
     ) -> rustix::io::Result<bool> {
-        let is = |node: &Option<Node>| -> rustix::io::Result<bool> {
-            is_now(parent, name.as_bytes(), node.as_ref()).map_err(as_errno)
-        };
+        let is = |node: &Option<Node>| is_now(parent, name, node);
         if self.again && is(&change.after)? {
             return Ok(true);
         }
@@ -447,7 +441,7 @@ impl Applying {
             }
             Err(e) => return Err(e),
         }
-        if is_now(&self.stage, new.as_bytes(), change.before.as_ref()).map_err(as_errno)? {
+        if is_now(&self.stage, OsStr::new(&new), &change.before)? {
             return Ok(true);
         }
         // It was changed in the moment between. It comes back.
@@ -489,10 +483,6 @@ impl Applying {
         }
         Ok(())
     }
-}
-
-fn as_errno(e: io::Error) -> Errno {
-    Errno::from_io_error(&e).unwrap_or(Errno::IO)
 }
 
 /// Removes a stage with what is in it. It has no directories.

@@ -1,17 +1,16 @@
 //! Which names of a tree are kept.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::Read as _,
-    os::fd::{AsFd, OwnedFd},
-    os::unix::fs::MetadataExt as _,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
 
 use gix_glob::{Pattern, pattern::Case, wildmatch};
-use rustix::fs::{Mode, OFlags};
 
-use crate::{git, tree::Passed};
+use crate::{beneath, git, tree::Passed};
 
 /// Names that are not kept unless a rule of the user's begins with `!`: they usually hold secrets.
 pub const SECRETS: [&str; 17] = [
@@ -109,12 +108,8 @@ impl Judge {
         if self.keep_ignored || !has_list {
             return false;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::openat(directory.as_fd(), ".gitignore", flags, Mode::empty()) else {
-            return false;
-        };
+        let Ok(file) = beneath::file(directory, OsStr::new(".gitignore")) else { return false };
         let mut text = Vec::new();
-        let file = fs::File::from(file);
         if !file.metadata().is_ok_and(|m| m.is_file())
             || file.take(LONGEST_IGNORE).read_to_end(&mut text).is_err()
         {

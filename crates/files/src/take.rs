@@ -14,7 +14,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Stat},
+    io::Errno,
+};
 
 use crate::{
     beneath,
@@ -153,7 +156,7 @@ impl Walk<'_> {
         let os_name = OsStr::from_bytes(name);
         let stat = match rustix::fs::statat(fd.as_fd(), os_name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e).about(|| shown(&self.path)),
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -193,7 +196,7 @@ impl Walk<'_> {
             // It was replaced or removed meanwhile.
             Err(Error::Io { source, .. })
                 if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&source.kind())
-                    || source.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) =>
+                    || source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) =>
             {
                 self.note_unsteady();
                 Ok(None)
@@ -225,11 +228,7 @@ impl Walk<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            // Without NONBLOCK, a pipe that took the file's place would be waited for.
-            let flags =
-                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-            let opened = rustix::fs::openat(fd.as_fd(), name, flags, Mode::empty());
-            let mut file = File::from(opened.about(what)?);
+            let mut file = beneath::file(fd, name).about(what)?;
             let before = rustix::fs::fstat(&file).about(what)?;
             if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
                 return Err(io::Error::from(io::ErrorKind::NotFound)).about(what);
@@ -303,12 +302,11 @@ fn permissions(stat: &Stat) -> u32 {
 }
 
 /// Returns whether a name is now what `node` says: kind, mode and content; `None`: it is not there.
-pub(crate) fn is_now(directory: &OwnedFd, name: &[u8], node: Option<&Node>) -> io::Result<bool> {
-    let os_name = OsStr::from_bytes(name);
+pub(crate) fn is_now(directory: &OwnedFd, os_name: &OsStr, node: &Option<Node>) -> Result<bool, Errno> {
     let stat = match rustix::fs::statat(directory.as_fd(), os_name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
-        Err(rustix::io::Errno::NOENT) => return Ok(node.is_none()),
-        Err(e) => return Err(e.into()),
+        Err(Errno::NOENT) => return Ok(node.is_none()),
+        Err(e) => return Err(e),
     };
     Ok(match (node, FileType::from_raw_mode(stat.st_mode)) {
         (Some(Node::Directory { .. }), FileType::Directory) => true,
@@ -319,19 +317,22 @@ pub(crate) fn is_now(directory: &OwnedFd, name: &[u8], node: Option<&Node>) -> i
             if permissions(&stat) != *mode || stat.st_size as u64 != *size {
                 return Ok(false);
             }
-            let flags =
-                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-            let mut file = File::from(rustix::fs::openat(directory.as_fd(), os_name, flags, Mode::empty())?);
+            let mut file = beneath::file(directory, os_name)?;
             let mut content = Vec::new();
             for part in parts {
                 content.clear();
-                (&mut file).take(PART as u64).read_to_end(&mut content)?;
+                (&mut file).take(PART as u64).read_to_end(&mut content).map_err(as_errno)?;
                 if Id::of(&content) != *part {
                     return Ok(false);
                 }
             }
-            file.read(&mut [0])? == 0
+            file.read(&mut [0]).map_err(as_errno)? == 0
         }
         _ => false,
     })
+}
+
+/// Returns the number of an error of the kernel.
+pub(crate) fn as_errno(e: io::Error) -> Errno {
+    Errno::from_io_error(&e).unwrap_or(Errno::IO)
 }

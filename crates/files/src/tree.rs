@@ -169,20 +169,20 @@ pub(crate) fn decode(id: Id, bytes: &[u8]) -> Result<Tree, Error> {
     Ok(tree)
 }
 
-struct Reader<'a> {
-    left: &'a [u8],
+/// Reader of numbers and bytes as objects and caches have them.
+pub(crate) struct Reader<'a> {
+    pub left: &'a [u8],
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn entry(&mut self) -> Option<(Vec<u8>, Node)> {
         let [kind] = self.array()?;
         let name = self.bytes()?;
         let node = match kind {
             FILE => {
                 let (mode, size) = (u32::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
-                let count = u32::from_le_bytes(self.array()?);
-                let parts = (0..count).map(|_| self.array().map(Id)).collect::<Option<_>>()?;
-                Node::File { mode, size, parts }
+                let count = self.length()?;
+                Node::File { mode, size, parts: self.ids(count)? }
             }
             LINK => Node::Link { target: self.bytes()? },
             DIRECTORY => Node::Directory { mode: u32::from_le_bytes(self.array()?), tree: Id(self.array()?) },
@@ -196,13 +196,26 @@ impl Reader<'_> {
     }
 
     fn bytes(&mut self) -> Option<Vec<u8>> {
-        let length = u32::from_le_bytes(self.array()?) as usize;
-        let (taken, left) = self.left.split_at_checked(length)?;
-        self.left = left;
-        Some(taken.to_vec())
+        let length = self.length()?;
+        Some(self.taken(length)?.to_vec())
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    /// Reads a length, or a number of things.
+    pub fn length(&mut self) -> Option<usize> {
+        Some(u32::from_le_bytes(self.array()?) as usize)
+    }
+
+    pub fn taken(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.left.split_at_checked(length)?;
+        self.left = left;
+        Some(taken)
+    }
+
+    pub fn ids<C: FromIterator<Id>>(&mut self, count: usize) -> Option<C> {
+        (0..count).map(|_| self.array().map(Id)).collect()
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, left) = self.left.split_first_chunk()?;
         self.left = left;
         Some(*taken)

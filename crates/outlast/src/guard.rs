@@ -13,7 +13,7 @@ use outlast_core::{
     words::id::RunId,
 };
 use outlast_process::{
-    ancestry::{self, Ancestor},
+    ancestry::{self, Program},
     identity,
 };
 
@@ -95,7 +95,7 @@ fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), C
 }
 
 /// Returns the trace of a run in this process or one above it, in words: a variable, a control group.
-fn mark(line: &[Ancestor], context: &Context) -> Option<String> {
+fn mark(line: &[Program], context: &Context) -> Option<String> {
     if let Some(variable) = [MARK, TOKEN].into_iter().find(|name| context.around.var(name).is_some()) {
         return Some(format!("{variable} is set"));
     }
@@ -109,11 +109,11 @@ fn mark(line: &[Ancestor], context: &Context) -> Option<String> {
 }
 
 /// Returns the nearest supervisor above this process, in the store, and the trace in words.
-fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, String)>, CliError> {
+fn supervisor(line: &[Program], context: &Context) -> Result<Option<(Instance, String)>, CliError> {
     // Opening the store costs milliseconds, which a person's commands are spared: these words stand in the command line
     // of every supervisor.
-    let supervises = |above: &&Ancestor| above.has_argument("run") || above.has_argument("resume");
-    let above: Vec<&Ancestor> = line.iter().skip(1).filter(supervises).collect();
+    let supervises = |above: &&Program| above.has_argument("run") || above.has_argument("resume");
+    let above: Vec<&Program> = line.iter().skip(1).filter(supervises).collect();
     if above.is_empty() || context.has_no_file() {
         return Ok(None);
     }

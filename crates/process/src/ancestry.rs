@@ -1,15 +1,13 @@
-//! The line of processes above this one, as `/proc` shows it.
+//! What `/proc` shows of the program of a process, and of those above this one.
 
-use std::{fs::File, io::Read as _};
-
-use super::proc_table::{self, ProcId};
+use super::proc_table::{self, ProcId, Stat};
 
 /// Longest line that is followed. `/proc` is no snapshot: pids reused meanwhile could close a circle.
 const LONGEST: usize = 200;
 
-/// Process among this one and its ancestors, with the arguments and environment that its program began with.
+/// Process with the arguments and environment that its program began with. What this user may not read is empty.
 #[derive(Clone, Debug)]
-pub struct Ancestor {
+pub struct Program {
     pub id: ProcId,
     /// Name of the process, at most 15 bytes.
     pub comm: String,
@@ -18,53 +16,50 @@ pub struct Ancestor {
     groups: String,
 }
 
-/// Returns this process and all its ancestors, nearest first. Facts that this user may not read are empty; the list
-/// ends where `/proc` shows no parent.
-pub fn line() -> Vec<Ancestor> {
+/// Returns this process and all its ancestors, nearest first. The list ends where `/proc` shows no parent.
+pub fn line() -> Vec<Program> {
     let mut line = Vec::new();
-    let mut room = vec![0; 64 << 10];
     let mut next = proc_table::own_pid();
     while next != 0 && line.len() < LONGEST {
         let Ok(Some(stat)) = proc_table::read_stat(next) else { break };
-        let mut read = |name: &str| contents(&format!("/proc/{next}/{name}"), &mut room);
-        line.push(Ancestor {
-            id: stat.id(),
-            environ: read("environ"),
-            arguments: read("cmdline"),
-            groups: String::from_utf8_lossy(&read("cgroup")).into_owned(),
-            comm: stat.comm,
-        });
         next = stat.ppid;
+        line.push(Program::of(stat));
     }
     line
 }
 
-/// Returns what a file of `/proc` holds, read through `room`; empty if this user may not read it. `/proc` tells no
-/// sizes, and `fs::read` would ask for a few bytes at a time.
-fn contents(path: &str, room: &mut [u8]) -> Vec<u8> {
-    let mut found = Vec::new();
-    let Ok(mut file) = File::open(path) else { return found };
-    while let Ok(read @ 1..) = file.read(room) {
-        found.extend(&room[..read]);
+impl Program {
+    /// Reads what the process of `stat` began with.
+    pub fn of(stat: Stat) -> Program {
+        let mut contents = Vec::new();
+        let mut read = |name: &str| {
+            proc_table::read_file(stat.pid, name, &mut contents);
+            contents.clone()
+        };
+        let (environ, arguments) = (read("environ"), read("cmdline"));
+        let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
+        Program { id: stat.id(), comm: stat.comm, environ, arguments, groups }
     }
-    found
-}
 
-impl Ancestor {
     /// Returns whether the variable was in the environment when the process's program began. Unsetting it later changes
     /// nothing here.
     pub fn began_with(&self, variable: &str) -> bool {
-        let set = |entry: &[u8]| entry.strip_prefix(variable.as_bytes()).is_some_and(|e| e.starts_with(b"="));
-        self.environ.split(|&b| b == 0).any(set)
+        self.value(variable).is_some()
     }
 
     /// Returns the value that the variable had when the process's program began; `None` if it was not set.
     pub fn variable(&self, name: &str) -> Option<String> {
-        let value = |entry: &[u8]| {
-            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            String::from_utf8(value.to_vec()).ok()
-        };
-        self.environ.split(|&b| b == 0).find_map(value)
+        String::from_utf8(self.value(name)?.to_vec()).ok()
+    }
+
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        let mut entries = self.environ.split(|&b| b == 0);
+        entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    }
+
+    /// Returns the arguments, joined by spaces.
+    pub fn command(&self) -> String {
+        String::from_utf8_lossy(&self.arguments).replace('\0', " ")
     }
 
     /// Returns whether one of the process's arguments is `word`.
@@ -84,8 +79,8 @@ impl Ancestor {
 mod tests {
     use super::*;
 
-    fn ancestor(environ: &[u8], arguments: &[u8], groups: &str) -> Ancestor {
-        Ancestor {
+    fn ancestor(environ: &[u8], arguments: &[u8], groups: &str) -> Program {
+        Program {
             id: ProcId { pid: 1, start_time: 1 },
             comm: "sh".into(),
             environ: environ.into(),

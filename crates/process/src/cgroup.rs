@@ -282,8 +282,8 @@ mod tests {
     use super::*;
     use crate::{
         exit::Exit,
-        spawn::{Spawner, tests::sh},
-        testing,
+        spawn::Spawner,
+        testing::{self, sh},
     };
 
     #[test]

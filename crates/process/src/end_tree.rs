@@ -227,8 +227,8 @@ mod tests {
     use super::*;
     use crate::{
         proc_table,
-        spawn::{Command, Spawner, tests::sh},
-        testing,
+        spawn::{Command, Spawner},
+        testing::{self, sh},
         tree::Marker,
     };
 

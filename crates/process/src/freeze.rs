@@ -168,8 +168,8 @@ mod tests {
     use crate::{
         cgroup::{Limits, ParentGroup},
         proc_table, reap,
-        spawn::{Spawner, tests::sh},
-        testing,
+        spawn::Spawner,
+        testing::{self, sh},
     };
 
     /// A shell that works in the foreground and the background, inside and outside its session; one of its processes

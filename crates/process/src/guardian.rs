@@ -42,7 +42,7 @@ use super::{
     freeze::{Deadline, Frozen},
     guarded,
     proc_table::ProcId,
-    reap,
+    reap, signals,
     tree::Tree,
     wait::poll,
 };
@@ -92,7 +92,7 @@ pub fn stand(speaks: bool, tree: fn(&str, Tree) -> Tree, bereaved: impl FnOnce(&
     let (ours, theirs) = UnixStream::pair()?;
     let on_terminal = io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
     // Blocked before the fork, so that no signal is lost between it and the first look at them.
-    let before = block(&signals())?;
+    let before = signals::change_mask(libc::SIG_BLOCK, &own_signals())?;
     let parent = rustix::process::getpid();
     // SAFETY: this is the process's only thread, so no lock is held by another one and the child may do anything.
     match unsafe { libc::fork() } {
@@ -102,8 +102,7 @@ pub fn stand(speaks: bool, tree: fn(&str, Tree) -> Tree, bereaved: impl FnOnce(&
             if !on_terminal {
                 rustix::process::setpgid(None, None)?;
             }
-            // SAFETY: `before` was filled in by the same call.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+            signals::change_mask(libc::SIG_SETMASK, &before)?;
             guarded::begin(parent, theirs);
             Ok(())
         }
@@ -156,7 +155,7 @@ impl Guard {
         // on, and the supervisor's end would then not be told.
         let signals = unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            libc::signalfd(-1, &raw const *signals(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+            libc::signalfd(-1, &own_signals(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
         };
         if signals < 0 {
             return Err(io::Error::last_os_error());
@@ -237,7 +236,7 @@ impl Guard {
             }
             if mem::take(&mut self.stopping) {
                 // The shell sees its job stopped, and takes its terminal back.
-                super::signals::suspend_self()?;
+                signals::suspend_self()?;
                 self.pass_on(libc::SIGCONT)?;
             }
         }
@@ -363,43 +362,17 @@ fn shrink() -> io::Result<()> {
     Ok(())
 }
 
-fn signals() -> Box<libc::sigset_t> {
-    // SAFETY: a set of signals is plain data, made empty before it is used.
-    unsafe {
-        let mut set: Box<libc::sigset_t> = Box::new(mem::zeroed());
-        libc::sigemptyset(&raw mut *set);
-        for signal in PASSED_ON.into_iter().chain(OWN) {
-            libc::sigaddset(&raw mut *set, signal);
-        }
-        set
-    }
-}
-
-/// Blocks signals for this thread, and returns those that were blocked before.
-fn block(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
-    // SAFETY: both sets are plain data.
-    unsafe {
-        let mut before = mem::zeroed();
-        match libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) {
-            0 => Ok(before),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
-    }
+fn own_signals() -> libc::sigset_t {
+    signals::set_of(PASSED_ON.into_iter().chain(OWN))
 }
 
 /// Ends this process as another one ended, without running what its memory still holds.
 fn end_as(exit: Exit) -> ! {
-    // SAFETY: plain system calls. Core dumps are off, because the supervisor has left its own.
-    unsafe {
-        if let Some(signal) = exit.signal {
-            libc::prctl(libc::PR_SET_DUMPABLE, 0);
-            libc::signal(signal, libc::SIG_DFL);
-            let mut set = mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, signal);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
-            libc::raise(signal);
-        }
-        libc::_exit(exit.shell_code())
+    if let Some(signal) = exit.signal {
+        // SAFETY: a plain system call. Core dumps are off, because the supervisor has left its own.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+        let _ = signals::die_by(signal);
     }
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(exit.shell_code()) }
 }

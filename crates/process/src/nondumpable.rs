@@ -17,8 +17,8 @@ pub fn make_nondumpable() -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::{
-        spawn::{Stdin, tests::sh},
-        testing,
+        spawn::Stdin,
+        testing::{self, sh},
     };
 
     /// Runs as a user other than root, because root may read everything and the test would show nothing about

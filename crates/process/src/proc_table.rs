@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
 };
 
 use rustix::{
@@ -131,6 +134,23 @@ pub fn environment_len(pid: u32) -> Option<u64> {
     let (code, start, end) = (address(26)?, address(50)?, address(51)?);
     // The kernel sets the address of the code last: before it, the environment ends where it begins for a moment.
     if code == 0 || start == 0 { None } else { end.checked_sub(start) }
+}
+
+/// Reads a file of a process with one system call. Between two calls the process may execute another program; the part
+/// read before would then be taken for the whole file.
+pub(super) fn read_file(pid: u32, name: &str, buffer: &mut Vec<u8>) -> bool {
+    buffer.clear();
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/{name}")) else { return false };
+    let mut room = buffer.capacity().max(64 << 10);
+    loop {
+        buffer.resize(room, 0);
+        let read = file.read_at(buffer, 0);
+        buffer.truncate(*read.as_ref().unwrap_or(&0));
+        if read.is_err() || buffer.len() < room {
+            return read.is_ok();
+        }
+        room *= 2;
+    }
 }
 
 /// Reads all processes, in one pass that is not a snapshot: processes that fork or exit meanwhile may be missed.

@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use crate::{
         exit::Exit,
-        spawn::{self, Spawner, Stdin, tests::sh},
-        testing,
+        spawn::{self, Spawner, Stdin},
+        testing::{self, sh},
     };
 
     fn start(script: &str) -> (Pty, spawn::Child) {

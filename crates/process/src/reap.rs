@@ -127,8 +127,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        spawn::{Spawner, tests::sh},
-        testing,
+        spawn::Spawner,
+        testing::{self, sh},
     };
 
     #[test]

@@ -36,16 +36,37 @@ const HANDLED: [Signal; 7] =
 
 /// Ends this process by `signal`, also where whoever executed it had blocked or ignored that signal. Returns only if the
 /// signal ends no process.
-pub fn die_by(signal: Signal) -> io::Result<()> {
-    // SAFETY: an empty set is filled, and the default action is no code of ours.
+pub fn die_by(signal: i32) -> io::Result<()> {
+    // SAFETY: the default action is no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    change_mask(libc::SIG_UNBLOCK, &set_of([signal]))?;
+    low_level::raise(signal)
+}
+
+/// Returns the set of these signals.
+pub(super) fn set_of(signals: impl IntoIterator<Item = i32>) -> libc::sigset_t {
+    // SAFETY: a set of signals is plain data, made empty before it is used.
     unsafe {
-        let mut only = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&mut only);
-        libc::sigaddset(&mut only, signal.as_raw());
-        libc::signal(signal.as_raw(), libc::SIG_DFL);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
     }
-    low_level::raise(signal.as_raw())
+}
+
+/// Changes the set of signals that this thread blocks, by `how` (SIG_BLOCK, SIG_UNBLOCK, SIG_SETMASK). Returns those that
+/// were blocked before.
+pub(super) fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    // SAFETY: both sets are plain data.
+    unsafe {
+        let mut before = std::mem::zeroed();
+        match libc::pthread_sigmask(how, set, &raw mut before) {
+            0 => Ok(before),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
 }
 
 /// Installed handlers of this process. Once dropped they do nothing (the default action does not come back).
@@ -173,8 +194,8 @@ fn ignored(status: &str) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        spawn::{Spawner, tests::sh},
-        testing,
+        spawn::Spawner,
+        testing::{self, sh},
     };
 
     fn runtime() -> tokio::runtime::Runtime {

@@ -353,25 +353,9 @@ fn output(output: &Output) -> io::Result<Option<OwnedFd>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::testing;
-
-    /// `sh -c script` with this process's PATH and nothing else.
-    pub(crate) fn sh(script: &str) -> Command {
-        let path = std::env::var_os("PATH").unwrap();
-        Command {
-            argv: ["sh", "-c", script].map(OsString::from).to_vec(),
-            cwd: std::env::temp_dir(),
-            umask: 0o022,
-            env: BTreeMap::from([("PATH".into(), path)]),
-            stdin: Stdin::Null,
-            stdout: Output::Inherit,
-            stderr: Output::Inherit,
-            terminal: None,
-            limits: Limits::default(),
-        }
-    }
+    use crate::testing::{self, sh};
 
     #[track_caller]
     fn check(command: Command, shown: &str) {

@@ -138,7 +138,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::spawn::{Spawner, tests::sh};
+    use crate::{spawn::Spawner, testing::sh};
 
     #[track_caller]
     fn check(argv0: &str, dir: &Path, code: &str, exit_code: Option<i32>, says: &str) {

@@ -10,6 +10,8 @@ use rustix::{
     termios::{OptionalActions, Termios},
 };
 
+use super::signals;
+
 /// Saved modes of standard input's terminal.
 #[derive(Clone, Debug)]
 pub struct Terminal {
@@ -66,22 +68,13 @@ struct Blocked {
 
 impl Blocked {
     fn new(signal: Signal) -> Blocked {
-        // SAFETY: a `sigset_t` is plain data, which `sigemptyset` fills before it is read; all pointers are to locals.
-        let before = unsafe {
-            let (mut set, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, signal.as_raw());
-            (libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before) == 0).then_some(before)
-        };
-        Blocked { before }
+        let set = signals::set_of([signal.as_raw()]);
+        Blocked { before: signals::change_mask(libc::SIG_BLOCK, &set).ok() }
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // SAFETY: the mask that `new` was given.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
-        }
+        let _ = self.before.map(|before| signals::change_mask(libc::SIG_SETMASK, &before));
     }
 }

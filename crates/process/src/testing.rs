@@ -1,6 +1,7 @@
 //! Shared helpers for tests with real processes.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
     os::fd::AsFd,
@@ -12,9 +13,27 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags};
 
+use crate::spawn::{Command, Limits, Output, Stdin};
+
 /// Longest wait of a test. Nothing here takes a second, but on a loaded machine it may.
 const PATIENCE: Duration = Duration::from_secs(60);
 const INNER: &str = "OUTLAST_TEST_INNER";
+
+/// `sh -c script` with this process's PATH and nothing else.
+pub fn sh(script: &str) -> Command {
+    let path = std::env::var_os("PATH").unwrap();
+    Command {
+        argv: ["sh", "-c", script].map(std::ffi::OsString::from).to_vec(),
+        cwd: std::env::temp_dir(),
+        umask: 0o022,
+        env: BTreeMap::from([("PATH".into(), path)]),
+        stdin: Stdin::Null,
+        stdout: Output::Inherit,
+        stderr: Output::Inherit,
+        terminal: None,
+        limits: Limits::default(),
+    }
+}
 
 /// Polls `ask` until it returns a value. Panics after a minute; `what` names the awaited fact.
 #[track_caller]

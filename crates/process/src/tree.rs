@@ -15,9 +15,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fs::File,
     io,
-    os::unix::fs::FileExt as _,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -213,7 +211,7 @@ fn select(
     spare: impl Fn(&Stat) -> bool,
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
-    let own_line = line_of(own, &by_pid);
+    let own_line = undecided_line(own, &by_pid, &HashMap::new());
     // Of these, only this process can be a root: an ancestor as a root would take in the whole machine.
     let mut standing: HashMap<u32, Standing> = own_line.iter().map(|&pid| (pid, Standing::Outside)).collect();
     if by_pid.get(&own).is_some_and(|stat| roots.contains(&stat.id())) {
@@ -252,11 +250,6 @@ enum Standing {
     Spared,
 }
 
-/// Returns `pid` and its ancestors.
-fn line_of(pid: u32, by_pid: &HashMap<u32, &Stat>) -> Vec<u32> {
-    undecided_line(pid, by_pid, &HashMap::new())
-}
-
 /// Returns `pid` and its ancestors up to the first decided one, nearest first.
 fn undecided_line(pid: u32, by_pid: &HashMap<u32, &Stat>, decided: &HashMap<u32, Standing>) -> Vec<u32> {
     let mut line = Vec::new();
@@ -278,7 +271,7 @@ fn undecided_line(pid: u32, by_pid: &HashMap<u32, &Stat>, decided: &HashMap<u32,
 fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
     let began = Instant::now();
     loop {
-        if !read_proc(pid, "environ", buffer) {
+        if !proc_table::read_file(pid, "environ", buffer) {
             return false;
         }
         if !buffer.is_empty() || began.elapsed() > LONGEST_EXEC {
@@ -292,23 +285,6 @@ fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
             return true;
         }
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Reads a file of a process with one system call. Between two calls the process may execute another program; the part
-/// read before would then be taken for the whole file.
-fn read_proc(pid: u32, name: &str, buffer: &mut Vec<u8>) -> bool {
-    buffer.clear();
-    let Ok(file) = File::open(format!("/proc/{pid}/{name}")) else { return false };
-    let mut room = buffer.capacity().max(64 << 10);
-    loop {
-        buffer.resize(room, 0);
-        let read = file.read_at(buffer, 0);
-        buffer.truncate(*read.as_ref().unwrap_or(&0));
-        if read.is_err() || buffer.len() < room {
-            return read.is_ok();
-        }
-        room *= 2;
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`asked`](super::asked) finds the calls. The outcome of a call comes from its tool entry, if hooks opened and closed
 //! it, and from the processes that still lived when the agent had ended.
 
-use std::{collections::HashSet, fs, io};
+use std::{collections::HashSet, io};
 
 use outlast_core::{
     engine::{
@@ -28,7 +28,7 @@ use super::{
     KeptCalls, ToolProcess, note,
     open_calls::{self, Found, OpenToolCall, SearchScope},
 };
-use outlast_process::tree::Tree;
+use outlast_process::{ancestry::Program, tree::Tree};
 
 /// Number of the journal's last entries that are searched.
 const ENTRIES: i64 = 400;
@@ -60,20 +60,16 @@ pub struct Left {
 pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
     let (mut left, adapters) = (Vec::new(), super::built_in());
     for found in tree.survivors()? {
-        let Ok(environ) = fs::read(format!("/proc/{}/environ", found.pid)) else { continue };
-        let variable = |name: &str| {
-            let entries = environ.split(|b| *b == 0).filter_map(|e| std::str::from_utf8(e).ok());
-            entries.filter_map(|e| e.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
-        };
+        let program = Program::of(found);
+        let variable = |name: &str| program.variable(name);
         let known: Vec<ToolProcess> = adapters.iter().filter_map(|a| a.tool_process(&variable)).collect();
         // Codex names the exact call, also for another agent that its tool runs.
         let exact = known.iter().find(|of| matches!(of, ToolProcess::Of(_)));
         let Some(of) = exact.or(known.first()).cloned() else { continue };
-        let arguments = fs::read(format!("/proc/{}/cmdline", found.pid)).unwrap_or_default();
-        let command = String::from_utf8_lossy(&arguments).replace('\0', " ");
+        let command = program.command();
         // Our own hooks run in the same environment.
         if !command.contains(super::hooks::MARK) {
-            left.push(Left { pid: found.pid, of, command });
+            left.push(Left { pid: program.id.pid, of, command });
         }
     }
     Ok(left)

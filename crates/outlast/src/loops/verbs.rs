@@ -66,7 +66,7 @@ struct Bound {
 /// Executes one verb of a loop's shell functions and prints the code that the shell evaluates. Returns the exit code.
 pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     if let Verb::Die { signal } = args.verb {
-        Signal::from_named_raw(signal).map_or(Ok(()), signals::die_by)?;
+        Signal::from_named_raw(signal).map_or(Ok(()), |signal| signals::die_by(signal.as_raw()))?;
         return Ok(exit_code::FAILED);
     }
     // Only a loop's first verb creates the store; the others need one that exists.
