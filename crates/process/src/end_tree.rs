@@ -105,6 +105,11 @@ pub fn end_tree(
     }
 }
 
+/// Ends every process of a tree whose main process is gone, with the usual graces. See [`end_tree`].
+pub fn end_rest(tree: &Tree) -> io::Result<Ended> {
+    end_tree(tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)
+}
+
 /// Executes the ladder's actions, and reports events to the ladder.
 struct Drive<'a> {
     tree: Tree,

@@ -1,7 +1,5 @@
 //! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
-mod recorded;
-
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
@@ -22,15 +20,17 @@ use outlast_core::{
         id::{AttemptNo, RunNo, Seq},
     },
 };
+use outlast_process::exit::Exit;
 use outlast_server::{dialect::Upstream, door::Providers};
 use serde_json::Value;
 
 use super::{
-    Adapter, Choice, KeptCalls, Names, Reading, With, hook, hooks,
+    Adapter, Choice, KeptCalls, Names, Reading, With, hook,
     line::Line,
     note,
     open_calls::{self, SearchScope},
     resumption::Resumption,
+    servers::{self, Handed},
     session::{self, Session},
     transcript::{self, Kept, Mended},
     truth::{self, Left},
@@ -40,7 +40,6 @@ use crate::{
     render,
     supervisor::intercept::INTERCEPTED,
 };
-use outlast_process::exit::Exit;
 
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
@@ -413,7 +412,7 @@ impl Conduct {
         let installed =
             self.run_files.make().and_then(|()| crate::program()).map_err(|e| e.to_string()).and_then(
                 |program| {
-                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program, self.with.warm)
+                    hook::install(&self.files, &self.directory, theirs.as_deref(), &program, self.with.warm)
                         .map_err(|e| e.to_string())
                 },
             );
@@ -540,4 +539,54 @@ fn metered(store: &dyn Store, run: RunNo, attempt: AttemptNo) -> Result<bool, st
     Ok(truth::newest_entries(store, run)?
         .iter()
         .any(|e| e.kind == Kind::Call && (e.attempt == attempt || e.delivered_to == Some(attempt))))
+}
+
+impl Conduct {
+    /// Puts a recorder before the agent's MCP servers, and returns the values by which it is told. Keeps with the run, for
+    /// people, which servers are recorded. Without access to the store a recorder could not start.
+    pub(super) async fn servers(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        knows_store: bool,
+        context: &Context,
+    ) -> Result<Vec<String>, store::Error> {
+        if !self.records_servers {
+            return Ok(Vec::new());
+        }
+        let Ok(program) = crate::program() else { return Ok(Vec::new()) };
+        let machine = Path::new("/etc");
+        let place = servers::StartContext {
+            around: &context.around,
+            directory: &self.directory,
+            machine,
+            program: &program,
+        };
+        let mut found = self.adapter.servers(&self.line, place);
+        if !knows_store {
+            found = found.confined();
+        }
+        let handed = match found.handed {
+            Handed::Nothing => Vec::new(),
+            Handed::Words(words) => words,
+            Handed::File(config) => {
+                let path = self.files.join("mcp.json");
+                let written = self
+                    .run_files
+                    .make()
+                    .and_then(|()| file::write(&self.files, &path, config.to_string().as_bytes()));
+                if let Err(e) = written {
+                    say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
+                    return Ok(Vec::new());
+                }
+                vec![path.to_string_lossy().into_owned()]
+            }
+        };
+        let before = servers::find(store, self.run, self.name.as_deref())?;
+        if before.unwrap_or_default() != found.told {
+            found.told.words().iter().for_each(|words| say(words));
+            store.ask(servers::keep(actor, self.name.as_deref(), &found.told), Durability::Synced).await?;
+        }
+        Ok(handed)
+    }
 }

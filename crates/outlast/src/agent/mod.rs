@@ -6,28 +6,22 @@
 //! attempts of a run, `command` to an agent that a script of the run starts (`outlast agent`).
 
 pub mod aider;
-pub mod capture;
-mod chain;
 pub mod claude;
 pub mod codex;
 pub mod command;
 pub mod conduct;
-pub mod copilot;
 pub mod daemons;
 pub mod declared;
 pub mod eyes;
 pub mod flagged;
-pub mod git;
 pub mod hook;
-pub mod hooks;
 pub mod inside;
 pub mod line;
-pub mod login;
-pub mod model;
 pub mod note;
 pub mod open_calls;
 pub mod opencode;
 pub mod options;
+pub mod own_settings;
 mod resumption;
 pub mod row;
 pub mod servers;
@@ -255,7 +249,7 @@ pub fn built_in() -> Vec<Box<dyn Adapter>> {
             "codex" => Box::new(codex::Codex),
             "opencode" => Box::new(opencode::Opencode),
             "aider" => Box::new(aider::Aider),
-            "copilot" => Box::new(Flagged { row, environment: copilot::environment }),
+            "copilot" => Box::new(Flagged { row, environment: flagged::copilot_environment }),
             _ => Box::new(Flagged { row, environment: |_| () }),
         }
     };

@@ -1,6 +1,6 @@
 //! Tool calls that a death cut off: what the model had asked for, and their outcome.
 //!
-//! [`asked`](super::asked) finds the calls. The outcome of a call comes from its tool entry, if hooks opened and closed
+//! [`open_calls`] finds the calls. The outcome of a call comes from its tool entry, if hooks opened and closed
 //! it, and from the processes that still lived when the agent had ended.
 
 use std::{collections::HashSet, io};
@@ -68,7 +68,7 @@ pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
         let Some(of) = exact.or(known.first()).cloned() else { continue };
         let command = program.command();
         // Our own hooks run in the same environment.
-        if !command.contains(super::hooks::MARK) {
+        if !command.contains(super::hook::MARK) {
             left.push(Left { pid: program.id.pid, of, command });
         }
     }

@@ -5,10 +5,7 @@
 
 use std::{ffi::OsString, io, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
-use outlast_process::{
-    confine::{User, Ways, confine},
-    net,
-};
+use outlast_process::confine::{self, User, Ways, confine};
 
 use super::prelude::*;
 use crate::program::error::RunError;
@@ -43,10 +40,11 @@ pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
     if let Some(port) = args.net {
         let failed = |why: String| CliError::from(RunError::NetNotConfined { why });
         // The name is of the network that this process leaves.
-        let to = args.hand_over.as_deref().map(net::server).transpose().map_err(|e| failed(e.to_string()))?;
+        let to =
+            args.hand_over.as_deref().map(confine::server).transpose().map_err(|e| failed(e.to_string()))?;
         let ways = Ways { hidden: args.hide.clone(), open: args.open.clone() };
-        let listener = net::leave(port, &ways).map_err(|e| failed(e.to_string()))?;
-        to.map_or(Ok(()), |to| net::hand_over(listener, &to)).map_err(|e| failed(e.to_string()))?;
+        let listener = confine::leave(port, &ways).map_err(|e| failed(e.to_string()))?;
+        to.map_or(Ok(()), |to| confine::hand_over(listener, &to)).map_err(|e| failed(e.to_string()))?;
         return become_it(args, None);
     }
     let failed = |e: outlast_process::confine::Error| RunError::NotConfined { why: e.to_string() };

@@ -6,7 +6,11 @@ use similar::{ChangeTag, TextDiff};
 use super::prelude::*;
 use crate::{
     cli::files::ForceArgs,
-    files::{Asked, Files, effects, history::History, of_run},
+    files::{
+        Asked, Files,
+        history::{self, History},
+        of_run,
+    },
 };
 
 /// Show what a run changed in its files, and bring files back
@@ -392,14 +396,14 @@ fn bring_back(
     };
     let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
     let restored = opened.files.restore(&Asked { to, last, only, force })?;
-    let effects = effects::since(store, opened.view.run.no, from)?;
+    let effects = history::since(store, opened.view.run.no, from)?;
     print(&id, &restored, &effects, page)
 }
 
 fn print(
     id: &RunId,
     restored: &Restored,
-    effects: &[effects::Effect],
+    effects: &[history::Effect],
     page: &mut Page,
 ) -> Result<u8, CliError> {
     let code = if restored.left.is_empty() { exit_code::OK } else { exit_code::REFUSED };

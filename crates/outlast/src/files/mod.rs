@@ -3,7 +3,6 @@
 //! The objects are beside the store; each snapshot is a checkpoint of Outlast's own in the journal. See
 //! `docs/design/files.md`.
 
-pub mod effects;
 pub mod history;
 pub mod keeper;
 pub mod upkeep;

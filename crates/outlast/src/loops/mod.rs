@@ -5,10 +5,8 @@
 //! saved when the shell dies, and no trap has to run.
 //!
 //! Outside `outlast run`, the shell itself is the driver of the loop's run: [`lease`] registers the *shell's* process,
-//! so that its death is seen, and [`keeper`] renews its heartbeat for those who cannot see the process.
+//! so that its death is seen, and its keeper renews its heartbeat for those who cannot see the process.
 
-pub mod cut_short;
-pub mod keeper;
 pub mod lease;
 pub mod task_context;
 pub mod verbs;

@@ -7,7 +7,6 @@
 //! again if it may be repeated, else its client is told that nobody knows.
 
 mod call;
-mod deed;
 mod upstream;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use self::call::{Call, Open, Phase, Plain, Queued, Server};
-pub use self::deed::{Deed, Event, No};
+pub use self::call::{Deed, Event, No};
 use super::{
     ledger::{Approval, Verdict},
     tools::Tools,

@@ -1,6 +1,6 @@
 //! One attempt: starts the agent, watches it, and ends its whole process tree.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use outlast_core::{envelope::Refusal, run::status::Status, words::id::Micros};
 use outlast_server::door::{NOT_OPENED, Seen};
@@ -9,12 +9,10 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     beat::{self, Beat, HALT_GRACE},
-    ended_by::{EndedBy, asked, heard},
+    ended_by::{EndedBy, KillPoint, asked, heard},
     environment::Mark,
-    kill_point::KillPoint,
-    limited::{self, Limited, Refused},
-    outage,
     output::Output,
+    provider::{self, Limited, Refused},
 };
 use crate::{
     agent::truth::{self, Left},
@@ -83,8 +81,8 @@ pub struct Watch<'a> {
     pub signals: &'a Signals,
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
-    pub outage: &'a mut outage::CurrentOutage,
-    pub outage_rules: outage::Rules,
+    pub outage: &'a mut provider::CurrentOutage,
+    pub outage_rules: provider::Rules,
     pub mark: &'a Mark,
     pub hold: &'a Hold,
     pub stage: &'a Stage,
@@ -123,10 +121,15 @@ pub struct Hold {
 }
 
 impl Hold {
-    fn tree(&self, mark: &Mark) -> std::io::Result<Tree> {
-        let groups = self.group.iter().map(|group| group.path().to_owned()).collect();
-        // Processes of earlier attempts have been ended before this one starts.
-        Ok(Tree { groups, keep: self.keep.clone(), ..Tree::of_ours(mark.marker())? })
+    /// Returns the control groups of the attempt.
+    pub fn groups(&self) -> Vec<PathBuf> {
+        self.group.iter().map(|group| group.path().to_owned()).collect()
+    }
+
+    /// Returns the processes of the attempt, of which `marker` is an additional trace. Those of earlier attempts have been
+    /// ended before this one starts.
+    pub fn tree(&self, marker: Marker) -> std::io::Result<Tree> {
+        Ok(Tree { groups: self.groups(), keep: self.keep.clone(), ..Tree::of_ours(marker)? })
     }
 }
 
@@ -160,7 +163,7 @@ pub async fn run(
         tracing::info!(attempt = watch.who.1, took_us, waited_ms, "started again");
     }
     watch.stage.begun(watch.who.0, watch.who.1);
-    let mut tree = watch.hold.tree(watch.mark)?;
+    let mut tree = watch.hold.tree(watch.mark.marker())?;
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
@@ -209,7 +212,7 @@ pub async fn run(
                     break Some(Ask::Stop(Some(Signal::TERM)));
                 }
             }
-            () = reached(limited.patience(watch.grace.unwrap_or(limited::GRACE))), if watch.stop_at_limit && halting.is_none() => {
+            () = reached(limited.patience(watch.grace.unwrap_or(provider::GRACE))), if watch.stop_at_limit && halting.is_none() => {
                 by = EndedBy::Limit;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }

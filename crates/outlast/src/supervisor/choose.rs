@@ -24,7 +24,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
-use super::turn;
+use super::drive::iterate;
 use crate::{
     agent::{self, Choice},
     cli::RunArgs,
@@ -187,7 +187,7 @@ fn price_is_known(
     if limits[Unit::CostNanoUsd].is_none() || policy.unpriced == Unpriced::Free {
         return Ok(());
     }
-    let model = agent::model::named(&Choice::read(&args.agent), &args.command, &context.around)?;
+    let model = agent::own_settings::model(&Choice::read(&args.agent), &args.command, &context.around)?;
     let Some(model) = model.filter(|model| has_family(model)) else { return Ok(()) };
     let upstreams = upstreams::load(&context.around)?;
     let is_elsewhere =
@@ -237,7 +237,7 @@ fn create(
     let looping = looping(args, context);
     let stdin = match looping.as_ref().and_then(|l| l.input.as_deref()) {
         // The file is read for each iteration. Reading it here lets a wrong name create no run.
-        Some(file) => turn::read_input(file).map(|_| None)?,
+        Some(file) => iterate::read_input(file).map(|_| None)?,
         None => kept_stdin()?,
     };
     let mut env = BTreeMap::new();

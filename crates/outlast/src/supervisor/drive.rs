@@ -1,7 +1,6 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
-mod futile;
-mod iterate;
+pub(super) mod iterate;
 mod judge;
 mod live;
 mod start;
@@ -34,15 +33,12 @@ use tokio::sync::mpsc;
 use super::{
     Served, attempt,
     beat::Beat,
-    confine::Confined,
-    ended_by::{self, EndedBy},
+    confine::{Confined, Net},
+    ended_by::{self, EndedBy, KillPoint},
     environment::Mark,
     front::Show,
-    guardian,
     intercept::Interception,
-    kill_point::KillPoint,
-    net::Net,
-    outage, probes,
+    probes, provider,
     state::StateFace,
     story, strays,
 };
@@ -135,11 +131,11 @@ struct Driver {
     backoff: Backoff,
     /// Time for which the newest attempt lived.
     lived: Duration,
-    outage_rules: outage::Rules,
+    outage_rules: provider::Rules,
     /// Number of calls that the agent made through the proxy, over all attempts of this supervisor.
     asked: u64,
     /// Outage that the newest calls met, over all attempts.
-    outage: outage::CurrentOutage,
+    outage: provider::CurrentOutage,
     /// Newest attempt, if this supervisor drove it and certainly none of its processes is left; `None`
     /// otherwise.
     cleared: Option<AttemptNo>,
@@ -287,7 +283,7 @@ impl Driver {
                 }
             };
             self.strays = tools;
-            self.strays.extend(self.directory.iter().flat_map(|own| guardian::take_left(&own.left())));
+            self.strays.extend(self.directory.iter().flat_map(|own| strays::take_left(&own.left())));
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;

@@ -1,9 +1,11 @@
-//! Causes of an attempt's end, and the meaning of signals to the supervisor.
+//! Causes of an attempt's end: a person, the machine, `--kill-at`, and what signals to the supervisor mean.
 
-use outlast_core::run::status::Status;
+use outlast_core::{run::status::Status, words::id::Seq};
+use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
+use outlast_server::door::Seen;
 use rustix::process::Signal;
 
-use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
+use crate::cli::values::KillAt;
 
 /// Cause of an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,4 +68,35 @@ pub fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>,
         }
     }
     Ok((None, EndedBy::Itself))
+}
+
+/// Point at which the agent is killed, once.
+#[derive(Clone, Copy, Debug)]
+pub struct KillPoint {
+    pub at: KillAt,
+    /// Number of new calls that the agent has made so far.
+    pub calls: u64,
+    armed: Option<Seq>,
+}
+
+impl KillPoint {
+    pub fn new(at: KillAt) -> KillPoint {
+        KillPoint { at, calls: 0, armed: None }
+    }
+
+    /// Returns whether the agent is to be killed at the event `seen` of the proxy.
+    pub fn is_now(&mut self, seen: &Seen) -> bool {
+        match seen {
+            Seen::Opened { seq } => {
+                self.calls += 1;
+                if self.calls == self.at.call {
+                    self.armed = Some(*seq);
+                    return !self.at.mid;
+                }
+                false
+            }
+            Seen::Streaming { seq } => self.at.mid && self.armed == Some(*seq),
+            _ => false,
+        }
+    }
 }

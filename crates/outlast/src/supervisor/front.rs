@@ -31,15 +31,17 @@ use crate::{
         say::{self, say},
         told,
     },
-    supervisor::{guardian, output::Onward},
+    supervisor::output::Onward,
 };
 use outlast_process::{
     attach::{
         client::{self, End, Who},
         stage::{Left, Stage},
     },
-    pty,
+    terminal,
 };
+
+use super::strays;
 
 const VARIABLE: &str = told::BEHIND;
 
@@ -93,14 +95,14 @@ impl Role {
     /// Errors: `OUTLAST_BEHIND` names no socket; no process can be made.
     pub fn of(asked: TerminalOptions, context: &Context) -> Result<Result<Role, Front>, CliError> {
         if let Some(value) = context.around.var(VARIABLE) {
-            guardian::stand(false)?;
+            strays::stand(false)?;
             return Behind::of(&value.to_string_lossy(), asked.detach).map(|behind| Ok(Role::Behind(behind)));
         }
         let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
         Ok(match decide(asked, terminal) {
             (true, pty) => Err(Front { detach: asked.detach, pty }),
             (false, pty) => {
-                guardian::stand(true)?;
+                strays::stand(true)?;
                 Ok(Role::Alone { pty })
             }
         })
@@ -140,7 +142,7 @@ impl Front {
     /// Starts the supervisor behind this process, and lends it the terminal until either ends. Returns the exit code.
     pub fn run(self, context: &Context) -> Result<u8, CliError> {
         let (ours, theirs) = UnixStream::pair()?;
-        let size = client::size().unwrap_or(pty::USUAL);
+        let size = client::size().unwrap_or(terminal::USUAL);
         let theirs = OwnedFd::from(theirs);
         let words = [
             theirs.as_raw_fd().to_string(),
@@ -231,7 +233,7 @@ impl Behind {
         }
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(io::Error::from)?;
         let stage = Arc::new(Stage::default());
-        stage.resize(Winsize { ws_row: rows, ws_col: columns, ..pty::USUAL });
+        stage.resize(Winsize { ws_row: rows, ws_col: columns, ..terminal::USUAL });
         say::on_stage(stage.clone(), true);
         let stderr = io::stderr();
         let stderr = match detach || stderr.is_terminal() {

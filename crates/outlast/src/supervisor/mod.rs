@@ -6,29 +6,20 @@ mod attempt;
 mod beat;
 mod choose;
 mod confine;
-mod cut_off;
 mod drive;
 mod ended_by;
 pub(crate) mod environment;
 mod front;
-mod guardian;
 pub(crate) mod intercept;
-mod kill_point;
-mod limited;
-mod net;
-mod outage;
 mod output;
 pub mod patient;
 mod probes;
 mod progress;
+mod provider;
 mod questions;
 mod state;
-mod stdin;
 mod story;
 pub mod strays;
-mod turn;
-mod typo;
-mod within;
 
 pub use choose::current_umask;
 
@@ -65,7 +56,7 @@ use self::{
     front::{Role, Show, TerminalOptions},
 };
 use crate::{
-    agent::{self, Choice},
+    agent::{self, Choice, inside},
     cli::{
         BudgetArgs, ResumeArgs, RunArgs,
         change::AddArgs,
@@ -129,7 +120,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
-    let parent = within::surrounding(&context)?;
+    let parent = inside::surrounding(&context)?;
     let through = parent.as_ref().and_then(|parent| parent.proxy);
     let asked = args.supervise.supervision().confine;
     Confined::of(asked.as_ref(), &context, context.around.directory())?;
@@ -141,11 +132,11 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
                 .into();
             return Err(RunError::NetNotConfined { why }.into());
         }
-        net::check()?;
+        confine::check_net()?;
     }
     let mut keys = context.keys()?;
     if through.is_some() {
-        within::show_keys(&mut keys, &context.around);
+        inside::show_keys(&mut keys, &context.around);
     }
     tell_strayed(&context.typed, &args.command);
     // A typing mistake must not create a run, so everything is checked before the run exists.
@@ -173,7 +164,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         prices,
         masks,
         login: match own {
-            true => agent::login::of(&choice, &args.command, &keys, &context.around)?,
+            true => agent::own_settings::login(&choice, &args.command, &keys, &context.around)?,
             false => None,
         },
         parent: parent.map(|parent| parent.run),
@@ -407,7 +398,7 @@ fn say_what_is_missing(view: &RunView, context: &Context) {
 fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(), CliError> {
     let (Some(login), Some(command)) = (&view.spec.login, &view.spec.command) else { return Ok(()) };
     let choice = command.agent.as_deref().map_or(Choice::Auto, Choice::read);
-    let now = agent::login::of(&choice, &command.argv, keys, &context.around)?;
+    let now = agent::own_settings::login(&choice, &command.argv, keys, &context.around)?;
     let has_limit = view.envelope.limits[Unit::CostNanoUsd].is_some();
     if has_limit || now.is_some() || keys.names().next().is_none() {
         return Ok(());

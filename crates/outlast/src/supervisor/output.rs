@@ -25,7 +25,7 @@ use crate::{
     logs::AttemptLog,
     program::say::say,
 };
-use outlast_process::{attach::stage::Stage, pty::Pty, spawn, wait::Bell};
+use outlast_process::{attach::stage::Stage, spawn, terminal::Pty, wait::Bell};
 
 /// Most bytes read from a pipe after its attempt is over. A process that was left alone may go on writing.
 const LAST_BYTES: usize = 1 << 20;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     exit::Exit,
-    pty::{self, Pty},
+    terminal::{self, Pty},
 };
 
 /// Largest number of bytes that wait for a client. Beyond it the owner of the run holds the agent up, as a
@@ -88,9 +88,9 @@ impl Stage {
         inner.pty = pty;
     }
 
-    /// Returns the size for an agent's terminal: the clients' latest, or [`pty::USUAL`].
+    /// Returns the size for an agent's terminal: the clients' latest, or [`terminal::USUAL`].
     pub fn size(&self) -> Winsize {
-        self.inner().size.unwrap_or(pty::USUAL)
+        self.inner().size.unwrap_or(terminal::USUAL)
     }
 
     pub fn resize(&self, size: Winsize) {
@@ -228,7 +228,7 @@ impl Stage {
                     let _ = pty.types(&keys);
                 }
                 Ok(Some(Frame::Size { rows, columns })) if rows > 0 && columns > 0 => {
-                    self.resize(Winsize { ws_row: rows, ws_col: columns, ..pty::USUAL });
+                    self.resize(Winsize { ws_row: rows, ws_col: columns, ..terminal::USUAL });
                 }
                 Ok(Some(Frame::Signal(number))) if is_owner => {
                     // Handled as if the signal had been sent to this process.

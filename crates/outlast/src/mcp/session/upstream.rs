@@ -7,8 +7,7 @@ use outlast_server::mcp::{
 
 use super::{
     MOST_STARTS, Session,
-    call::{Call, Open, Phase, Plain, Queued, Server},
-    deed::{Deed, No},
+    call::{Call, Deed, No, Open, Phase, Plain, Queued, Server},
 };
 
 impl Session {

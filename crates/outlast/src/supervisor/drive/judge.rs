@@ -1,4 +1,5 @@
-//! Decides what follows an attempt's end and records it: done, restart, stopped, given up.
+//! Decides what follows an attempt's end and records it: done, restart, stopped, given up, or failed at once because
+//! every further attempt would end so.
 
 use outlast_core::{
     engine::{
@@ -9,6 +10,8 @@ use outlast_core::{
         },
     },
     envelope::unit::Unit,
+    journal::{Entry, Kind, State},
+    reads::entries,
     run::{Run, attempt::Attempt, status::Status},
     store::{self, Ask as _, Durability},
     words::{
@@ -16,10 +19,16 @@ use outlast_core::{
         id::{AttemptNo, InstanceNo},
     },
 };
+use outlast_process::{
+    crash_loop::{self, Death},
+    exit::Exit,
+    exit_policy::{self, Futile, Verdict},
+};
 
 use super::{Driver, Life, Next};
 use crate::{
     agent::truth,
+    logs::read,
     loops::task_context::TaskContext,
     program::{
         error::{CliError, RunError},
@@ -28,11 +37,6 @@ use crate::{
     },
     render::{did::Did, short::called},
     supervisor::{attempt::Outcome, ended_by::EndedBy, story},
-};
-use outlast_process::{
-    crash_loop::{self, Death},
-    exit::Exit,
-    exit_policy::{self, Futile, Verdict},
 };
 
 impl Driver {
@@ -357,4 +361,145 @@ fn ran_before(attempts: &[Attempt], life: &Life) -> bool {
 
 fn death(at_us: i64, closed: i64) -> Death {
     Death { at_us, entries_closed: u64::try_from(closed).unwrap_or(0) }
+}
+
+/// Exit code with which programs tell no more than that they failed.
+const FAILED: i32 = 1;
+
+impl Driver {
+    /// Returns why another attempt would end as this one did; `None` if it may get further. `attempts` are all of the
+    /// run's, this one too.
+    pub(super) fn futile(
+        &self,
+        life: &Life,
+        outcome: &Outcome,
+        attempts: &[Attempt],
+    ) -> Result<Option<String>, CliError> {
+        if !gave_up(outcome) {
+            return Ok(None);
+        }
+        if let Some(refused) = &outcome.for_good {
+            let id = called(&self.view);
+            let hint = match (refused.code.as_str(), &refused.hint) {
+                (outlast_server::door::TOO_LARGE, _) => {
+                    format!("; hint: `outlast resume {id} --max-body 256MiB` takes larger ones")
+                }
+                (_, Some(hint)) => format!("; hint: {hint}"),
+                (_, None) => String::new(),
+            };
+            return Ok(Some(format!("{}{hint}", refused.message)));
+        }
+        let failed_before = |a: &&Attempt| {
+            a.no.0 + 1 == life.attempt.0
+                && a.died()
+                && a.exit.as_ref().is_some_and(|e| e.code == Some(FAILED))
+        };
+        let before = attempts.iter().find(failed_before).filter(|_| outcome.exit.code == Some(FAILED));
+        if let Some(before) = before
+            && let Some(words) = self.refused_key(before.no)?.and(self.refused_key(life.attempt)?)
+        {
+            return Ok(Some(format!("its provider refused its key twice: {words}")));
+        }
+        let did = Did::of(&truth::newest_entries(self.store.as_ref(), self.view.run.no)?, None);
+        if self.asked > 0 || did != Did::default() || self.got_on(life.attempt)? {
+            return Ok(None);
+        }
+        let Some(printed) = self.printed(life.attempt) else { return Ok(None) };
+        if life.attempt == AttemptNo(1) {
+            return Ok(mistake(&printed).map(|line| format!("the program cannot be loaded: {line}")));
+        }
+        let is_same = before.is_some_and(|before| self.printed(before.no).as_ref() == Some(&printed));
+        Ok(is_same.then(|| {
+            let last = printed.iter().rfind(|line| !line.trim().is_empty());
+            let last = last.map_or_else(String::new, |line| format!(": {}", line.trim()));
+            format!("the agent ended twice in the same way, with exit {FAILED} and without a call{last}")
+        }))
+    }
+
+    /// Returns the provider's words, if it refused the key of each call of the attempt; `None` if it did not, or was not
+    /// called.
+    fn refused_key(&self, attempt: AttemptNo) -> Result<Option<String>, CliError> {
+        let run = super::story::view(self.store.as_ref(), &self.view)?.run;
+        let mut words = None;
+        for entry in entries::each_back(self.store.as_ref(), run.no, run.next_seq) {
+            let entry = entry?;
+            if entry.attempt < attempt {
+                break;
+            }
+            if entry.kind == Kind::Call && entry.attempt == attempt {
+                let Some(refusal) = refusal(&entry) else { return Ok(None) };
+                words.get_or_insert(refusal);
+            }
+        }
+        Ok(words)
+    }
+
+    /// Returns the last lines that the attempt printed; `None` if there is no log of it.
+    fn printed(&self, attempt: AttemptNo) -> Option<Vec<String>> {
+        let own = self.directory.as_ref().filter(|_| !self.command.supervision.no_logs)?;
+        read::last_lines(&own.logs(), attempt, LINES).ok()
+    }
+}
+
+/// Returns status and words with which a provider refused the key of a call; `None` if the call had another end.
+fn refusal(entry: &Entry) -> Option<String> {
+    let call = entry.call.as_ref().filter(|_| entry.state == State::Failed)?;
+    let status = call.http_status.filter(|status| matches!(status, 401 | 403))?;
+    Some(match call.error.as_deref().map(str::trim) {
+        Some(words) if !words.is_empty() => format!("{status}, {words}"),
+        _ => status.to_string(),
+    })
+}
+
+/// Names of the errors by which Python reports a program that it cannot load.
+const PYTHON: [&str; 5] =
+    ["ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError", "TabError"];
+
+/// Beginnings of the lines by which Node reports a program that it cannot load.
+const NODE: [&str; 3] =
+    ["Error: Cannot find module ", "Error [ERR_MODULE_NOT_FOUND]: Cannot find ", "SyntaxError: "];
+
+/// Number of last printed lines that are searched: Node prints its stack below the error.
+pub const LINES: usize = 40;
+
+/// Returns the line that says which program or module cannot be loaded, among the last ones that the agent printed;
+/// `None` if there is none.
+pub fn mistake(lines: &[String]) -> Option<&str> {
+    let last = lines.iter().map(|line| line.trim_end()).rfind(|line| !line.is_empty())?;
+    let is_python = last.split_once(": ").is_some_and(|(name, _)| PYTHON.contains(&name));
+    if is_python {
+        return Some(last);
+    }
+    // The version comes last in Node's report of an error that nobody caught.
+    last.strip_prefix("Node.js v")?;
+    lines.iter().map(|line| line.trim_end()).rfind(|line| NODE.iter().any(|begins| line.starts_with(begins)))
+}
+
+#[cfg(test)]
+mod tests_of_mistakes {
+    use super::*;
+
+    #[test]
+    fn only_a_program_that_cannot_be_loaded_is_a_mistake() {
+        let check = |printed: &str, wanted: Option<&str>| {
+            let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+            assert_eq!(mistake(&lines), wanted, "{printed}");
+        };
+        let module = "ModuleNotFoundError: No module named 'openia'";
+        let traceback =
+            "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    import openia\n";
+        check(&format!("{traceback}{module}\n"), Some(module));
+        check(&format!("{traceback}{module}\n\n"), Some(module));
+        check(
+            "  File \"a.py\", line 3\n    x = (\n        ^\nSyntaxError: '(' was never closed\n",
+            Some("SyntaxError: '(' was never closed"),
+        );
+        check(&format!("{traceback}openai.APIConnectionError: Connection error.\n"), None);
+        check(&format!("{module}\nfalling back\n"), None);
+        let node = "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\nError: Cannot find module '/x/a.js'\nRequire stack:\n    at x\n  code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v20.19.2\n";
+        check(node, Some("Error: Cannot find module '/x/a.js'"));
+        check("TypeError: fetch failed\n    at y\n\nNode.js v20.19.2\n", None);
+        check("I think you have an ImportError: see above", None);
+        check("", None);
+    }
 }

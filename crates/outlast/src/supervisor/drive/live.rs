@@ -1,23 +1,37 @@
-//! One running attempt: the agent's environment, its output, and what holds its processes together.
+//! One running attempt: the agent's environment, its standard input, its output, and what holds its processes together.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::File,
+    io::{Seek as _, Write as _},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use outlast_core::{
     engine::actor::Actor,
-    run::{Pty, token::Claims},
-    store,
+    journal::Role,
+    run::{Command, Pty, token::Claims},
+    store::{self, RunView, Store},
     words::id::{AttemptNo, InstanceNo, Micros},
 };
-
+use outlast_process::{
+    attach::listen,
+    cgroup::{self, Group},
+    spawn::{self, Stdin},
+    terminal,
+};
 use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::{
     agent::{
-        capture::Capture,
         conduct::Launch,
         eyes::{LastWords, Sight},
         open_calls::SearchScope,
+        session::Capture,
         truth,
     },
     logs::AttemptLog,
@@ -31,17 +45,11 @@ use crate::{
     supervisor::{
         attempt::{self, Hold, Outcome, Watch},
         ended_by::EndedBy,
-        environment, guardian,
+        environment,
         output::{self, Ends, Eyes, Output},
         state::StateFace,
-        stdin,
+        strays,
     },
-};
-use outlast_process::{
-    attach::listen,
-    cgroup::{self, Group},
-    pty,
-    spawn::{self, Stdin},
 };
 
 impl Driver {
@@ -97,7 +105,7 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(RunError::NoCgroup)?;
-        guardian::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
+        strays::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
         self.beat.cut_off().find_by(&hold)?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
@@ -112,7 +120,7 @@ impl Driver {
             stdin: match (&ends.terminal, &self.stdin) {
                 _ if launch.resumes && launch.headless => Stdin::Null,
                 (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
-                _ => stdin::of(self.stdin.as_deref())?,
+                _ => of(self.stdin.as_deref())?,
             },
             stdout: ends.stdout,
             stderr: ends.stderr,
@@ -292,7 +300,7 @@ impl Driver {
             return Ok((Ends { terminal: None, stdout: inherit.clone(), stderr: inherit }, None));
         }
         let (ends, streams) = if pty {
-            let (pty, theirs) = pty::Pty::open(show.stage.size())?;
+            let (pty, theirs) = terminal::Pty::open(show.stage.size())?;
             let both = show.onward.terminal(&pty, theirs)?;
             show.stage.open(Some(pty));
             both
@@ -311,4 +319,35 @@ impl Driver {
             Err(e) => tracing::warn!(error = %e, "nobody can attach to this run"),
         }
     }
+}
+
+/// Returns the agent's standard input: the bytes stored with the run, else this process's terminal, else nothing.
+pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
+    match kept {
+        Some(bytes) => {
+            let fd = rustix::fs::memfd_create("outlast-stdin", rustix::fs::MemfdFlags::CLOEXEC)?;
+            let mut file = File::from(fd);
+            file.write_all(bytes)?;
+            file.rewind()?;
+            Ok(Stdin::File(Arc::new(file)))
+        }
+        None => {
+            use std::io::IsTerminal as _;
+            let terminal = std::io::stdin().is_terminal();
+            Ok(if terminal { Stdin::Inherit } else { Stdin::Null })
+        }
+    }
+}
+
+pub fn kept(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {
+    if !command.stdin_kept {
+        return Ok(None);
+    }
+    let Some(kept) = store.payload(view.run.no, outlast_core::words::id::Seq(0), Role::Stdin)? else {
+        return Ok(Some(Vec::new()));
+    };
+    let bytes = kept.decode().map_err(|e| outlast_core::store::Error::Corrupt {
+        what: format!("the kept standard input of {}: {e}", view.run.id),
+    })?;
+    Ok(Some(bytes.to_vec()))
 }

@@ -14,13 +14,13 @@ use outlast_core::{
 use outlast_server::door::{Access, Observer, Proxy, Seen};
 use tokio::{net::TcpListener, sync::mpsc};
 
-use super::{Driver, Plan};
+use super::{Driver, Plan, live};
 use crate::{
     agent::{
         Choice,
-        capture::Capture,
         conduct::{AgentCommand, Conduct},
         daemons,
+        session::Capture,
     },
     cli::files::ResumeAt,
     files::{
@@ -45,18 +45,14 @@ use crate::{
     supervisor::{
         Served,
         beat::Beat,
-        confine::Confined,
-        ended_by,
+        confine::{self, Confined, Net},
+        ended_by::{self, KillPoint},
         environment::{self, Mark},
         front::Behind,
         intercept::Interception,
-        kill_point::KillPoint,
-        net::{self, Net},
-        outage,
         patient::Patient,
-        probes, questions,
+        probes, provider, questions,
         state::StateFace,
-        stdin,
     },
 };
 use outlast_process::{
@@ -134,7 +130,7 @@ impl Driver {
         let port = address.port();
         let net = match &command.supervision.net {
             Some(allowed) => {
-                let ways = net::ways(allowed, &context.around, Path::new(&command.directory))?;
+                let ways = confine::ways(allowed, &context.around, Path::new(&command.directory))?;
                 Some(Net::begin(face.clone(), port, ways, context.entropy.as_ref())?)
             }
             None => None,
@@ -158,7 +154,7 @@ impl Driver {
         if net.is_none() && through.is_none() {
             tell_daemons(program, command.supervision.intercept, &context)?;
         }
-        let stdin = stdin::kept(store.as_ref(), &view, &command)?;
+        let stdin = live::kept(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
@@ -196,9 +192,9 @@ impl Driver {
             grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
-            outage_rules: outage::Rules::of(&flags),
+            outage_rules: provider::Rules::of(&flags),
             asked: 0,
-            outage: outage::CurrentOutage::default(),
+            outage: provider::CurrentOutage::default(),
             telling,
             tools,
             cleared: None,

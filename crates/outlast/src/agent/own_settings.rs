@@ -1,7 +1,8 @@
-//! Logins of CLI agents that are paid by a subscription: their calls have a list price, and are not billed by the call.
+//! What a CLI agent's own files say: the subscription that pays for its calls, and the model that it is going to ask.
 
 use std::{fs, path::Path};
 
+use outlast_server::dialect::Upstream;
 use serde_json::Value;
 
 use super::{Choice, find};
@@ -9,13 +10,12 @@ use crate::{
     program::error::CliError,
     settings::{keys::Keys, surroundings::Surroundings},
 };
-use outlast_server::dialect::Upstream;
 
 /// Returns the subscription whose login pays for the command's calls: `claude.ai` or `ChatGPT`. `None` if the command
 /// is no agent with such a login, or if `keys` has the provider's key, which is used instead.
 ///
 /// The login is read from the agent's own file of credentials. No credential is kept.
-pub fn of(
+pub fn login(
     choice: &Choice,
     argv: &[String],
     keys: &Keys,
@@ -54,6 +54,40 @@ fn json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
+/// Agents whose `-m` is short for `--model`.
+const SHORT: [&str; 4] = ["codex", "gemini", "opencode", "qwen"];
+
+/// Returns the model that the command's agent is told to ask; `None` if the command is no known agent, or nothing names
+/// a model. An agent's own word for a model, such as `opus`, is returned as it is.
+pub fn model(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<String>, CliError> {
+    let Some((adapter, line)) = find(choice, argv, around)? else { return Ok(None) };
+    let variable = |name: &str| Some(around.var(name)?.to_string_lossy().into_owned());
+    let settings = |place: &str, name: &str| fs::read_to_string(around.expand(place)?.join(name)).ok();
+    let model = typed(&line.tail, SHORT.contains(&adapter.name())).or_else(|| match adapter.name() {
+        "claude" => variable("ANTHROPIC_MODEL").or_else(|| {
+            let text = settings("${CLAUDE_CONFIG_DIR:-~/.claude}", "settings.json")?;
+            Some(serde_json::from_str::<Value>(&text).ok()?["model"].as_str()?.to_owned())
+        }),
+        "codex" => {
+            let table: toml::Table = settings("${CODEX_HOME:-~/.codex}", "config.toml")?.parse().ok()?;
+            Some(table.get("model")?.as_str()?.to_owned())
+        }
+        "gemini" => variable("GEMINI_MODEL"),
+        _ => None,
+    });
+    // Claude Code's mark of a longer context is no part of the model's name.
+    Ok(model.map(|model| model.split('[').next().unwrap_or_default().to_owned()))
+}
+
+/// Returns the value of the last `--model`, or of `-m` where that is short for it.
+fn typed(arguments: &[String], has_short: bool) -> Option<String> {
+    let is_option = |word: &str| word == "--model" || has_short && word == "-m";
+    let arguments = arguments.split(|word| word == "--").next()?;
+    let apart = arguments.windows(2).filter(|pair| is_option(&pair[0])).map(|pair| pair[1].as_str());
+    let joined = arguments.iter().filter_map(|word| word.strip_prefix("--model="));
+    joined.chain(apart).next_back().map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +105,7 @@ mod tests {
                 all.extend(variables);
                 let around = Surroundings::new(&all, home.path());
                 let argv = [program.to_owned(), "hello".to_owned()];
-                let of = |keys: &Keys| super::of(&Choice::Auto, &argv, keys, &around).unwrap();
+                let of = |keys: &Keys| super::login(&Choice::Auto, &argv, keys, &around).unwrap();
                 assert_eq!(of(&Keys::default()), wanted, "{program} {text} {variables:?}");
                 let key = Some(Key { value: "sk".into(), origin: Origin::Environment });
                 let mut keys = Keys::default();
@@ -101,5 +135,40 @@ mod tests {
             &[],
             Some("ChatGPT"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests_of_model {
+    use super::*;
+
+    #[test]
+    fn the_model_is_the_one_that_is_typed_or_else_that_of_the_agents_settings() {
+        let home = tempfile::tempdir().unwrap();
+        for (directory, file, text) in [
+            (".codex", "config.toml", "model = \"gpt-5.9\"\n[projects]\n"),
+            (".claude", "settings.json", r#"{"model": "opus[1m]"}"#),
+        ] {
+            fs::create_dir(home.path().join(directory)).unwrap();
+            fs::write(home.path().join(directory).join(file), text).unwrap();
+        }
+        let check = |line: &str, variables: &[(&str, &str)], wanted: Option<&str>| {
+            let mut all = vec![("HOME", home.path().to_str().unwrap())];
+            all.extend(variables);
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let model = model(&Choice::Auto, &argv, &Surroundings::new(&all, home.path()));
+            assert_eq!(model.unwrap().as_deref(), wanted, "{line}");
+        };
+        check("codex exec -m gpt-6 hello", &[], Some("gpt-6"));
+        check("npx @openai/codex --model=gpt-6", &[], Some("gpt-6"));
+        check("codex exec hello", &[], Some("gpt-5.9"));
+        check("codex exec hello -- --model gpt-6", &[], Some("gpt-5.9"));
+        check("codex exec hello", &[("CODEX_HOME", "/not/there")], None);
+        check("claude --model claude-opus-9[1m] -p hello", &[], Some("claude-opus-9"));
+        check("claude -p hello", &[("ANTHROPIC_MODEL", "sonnet")], Some("sonnet"));
+        check("claude -p hello", &[], Some("opus"));
+        check("aider -m gpt-6", &[], None);
+        check("aider --model gpt-6 -m hello", &[], Some("gpt-6"));
+        check("python agent.py --model gpt-6", &[], None);
     }
 }
