@@ -1,7 +1,5 @@
 //! Answers: outcomes of operations as Python values.
 
-use std::sync::Arc;
-
 use outlast_core::{
     engine::{
         op::Outcome,
@@ -10,78 +8,57 @@ use outlast_core::{
     envelope::unit::Unit,
     journal::{approval::Answer, job::ItemClaim},
     store,
-    words::id::RunNo,
 };
-use pyo3::{prelude::*, types::PyTuple};
+use outlast_server::work::Hand;
+use pyo3::{IntoPyObjectExt as _, prelude::*};
 
-use crate::{error::Failure, openings::Openings};
+use crate::error::Failure;
 
-/// Run and process state for which an operation is submitted and its errors are worded.
-#[derive(Default)]
-pub struct Caller {
-    pub run: RunNo,
-    /// Id of the run, which the hints of errors name.
-    pub id: String,
-    pub openings: Arc<Openings>,
-}
-
-/// Converts an operation's outcome to Python values.
+/// Converts an operation's outcome to Python values. `hand` keeps what was opened; errors name its run.
 ///
 /// An item becomes a tuple as in `claim_item` and `record_item`, a step `(seq, begun before, done, tries)`, a loop its
 /// count, and any other outcome with a number that number.
 pub fn answer(
     py: Python<'_>,
     outcome: Result<Outcome, store::Error>,
-    caller: &Caller,
+    hand: Option<&Hand>,
 ) -> PyResult<Py<PyAny>> {
-    let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
-    let outcome = outcome.inspect_err(|e| {
-        if let store::Error::Engine(e) = e {
-            caller.openings.lock().note_failure(caller.run, e);
-        }
-    });
-    let outcome = outcome.map_err(Failure::from)?;
-    caller.openings.lock().note(caller.run, &outcome);
-    match outcome {
+    if let Some(hand) = hand {
+        hand.note(&outcome);
+    }
+    match outcome.map_err(Failure::from)? {
         Outcome::Begun(Step::Run { opening, begun_before, tries, .. }) => {
-            Ok((opening.seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())
+            (opening.seq.0, begun_before, false, tries).into_py_any(py)
         }
-        Outcome::Begun(Step::InDoubt { seq }) => {
-            Ok((seq.0, true, false, -1).into_pyobject(py)?.into_any().unbind())
+        Outcome::Begun(Step::InDoubt { seq }) => (seq.0, true, false, -1).into_py_any(py),
+        Outcome::Begun(Step::Done { seq }) => (seq.0, true, true, 0).into_py_any(py),
+        Outcome::Turned(Turn::Refused(refusal)) => {
+            Err(Failure::refused(&refusal, hand.map_or("", |hand| hand.id.as_str())).into())
         }
-        Outcome::Begun(Step::Done { seq }) => {
-            Ok((seq.0, true, true, 0).into_pyobject(py)?.into_any().unbind())
-        }
-        Outcome::Turned(Turn::Counted { loops }) => number(loops),
-        Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, &caller.id).into()),
         Outcome::Recorded(seq) | Outcome::StepResolved(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => {
-            number(seq.0)
+            seq.0.into_py_any(py)
         }
-        Outcome::ItemClaimed(claim) => Ok(claimed(py, claim)?.into_any().unbind()),
-        Outcome::ItemEnded(e) => Ok((e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls])
-            .into_pyobject(py)?
-            .into_any()
-            .unbind()),
-        Outcome::Tried(n) => number(n),
-        Outcome::Put(done) => number(done.commit),
-        Outcome::ApprovalAsked(answer) => Ok(approved(answer).into_pyobject(py)?.into_any().unbind()),
-        Outcome::Ended(status) | Outcome::Raised(status) => {
-            Ok(status.name().into_pyobject(py)?.into_any().unbind())
+        Outcome::ItemClaimed(claim) => claimed(py, claim),
+        Outcome::ItemEnded(e) => {
+            (e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls]).into_py_any(py)
         }
+        Outcome::Turned(Turn::Counted { loops: number }) | Outcome::Tried(number) => number.into_py_any(py),
+        Outcome::Put(done) => done.commit.into_py_any(py),
+        Outcome::ApprovalAsked(answer) => approved(answer).into_py_any(py),
         _ => Ok(py.None()),
     }
 }
 
 /// Converts the outcome of claiming an item to a Python tuple.
-fn claimed<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
+fn claimed(py: Python<'_>, claim: ItemClaim) -> PyResult<Py<PyAny>> {
     match claim {
         ItemClaim::Run(r) => {
-            ("run", r.opening.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_pyobject(py)
+            ("run", r.opening.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_py_any(py)
         }
-        ItemClaim::Ended { seq, standing } => ("ended", seq.0, standing.name()).into_pyobject(py),
-        ItemClaim::Held { seq } => ("held", seq.0).into_pyobject(py),
-        ItemClaim::Suspect { seq, deaths } => ("suspect", seq.0, deaths).into_pyobject(py),
-        ItemClaim::Changed { seq } => ("changed", seq.0).into_pyobject(py),
+        ItemClaim::Ended { seq, standing } => ("ended", seq.0, standing.name()).into_py_any(py),
+        ItemClaim::Held { seq } => ("held", seq.0).into_py_any(py),
+        ItemClaim::Suspect { seq, deaths } => ("suspect", seq.0, deaths).into_py_any(py),
+        ItemClaim::Changed { seq } => ("changed", seq.0).into_py_any(py),
     }
 }
 

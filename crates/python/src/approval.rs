@@ -38,7 +38,8 @@ pub fn request_approval(
     expires_ms: i64,
 ) -> PyResult<Ticket> {
     let arguments = canonical(arguments)?;
-    let asker = Asker::Attempt { actor: open_run.actor(), slot: open_run.slot() };
+    let (actor, slot) = open_run.actor();
+    let asker = Asker::Attempt { actor, slot };
     let arguments = Payload::encode(&arguments);
     let request = RequestApproval { asker, key, tool, side_effect, arguments, expires_ms };
     Ok(open_run.submit(request, Durability::Synced)?)

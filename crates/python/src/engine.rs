@@ -24,10 +24,10 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, Page, RunView, Sought},
     words::{
         clock::random,
-        id::{Micros, RunId, RunNo, Seq},
+        id::{Micros, RunId, RunNo, Seq, Slot},
     },
 };
-use outlast_server::beat::Beat;
+use outlast_server::{beat::Beat, work::take::Taken};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -71,6 +71,21 @@ impl Engine {
         let id = RunId::new(id).map_err(|_| unknown())?;
         let no = core.store.run_no(&id)?.ok_or_else(unknown)?;
         Ok(core.store.run(no)?.ok_or_else(unknown)?)
+    }
+
+    fn taken(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        take: impl FnOnce(&Core, &RunView) -> PyResult<Taken> + Send,
+    ) -> PyResult<OpenRun> {
+        let core = self.shared.core()?;
+        let (id, taken) = py.detach(|| -> PyResult<_> {
+            let view = Self::view_of(&core, id)?;
+            let taken = take(&core, &view)?;
+            Ok((view.run.id, taken))
+        })?;
+        Ok(OpenRun::new(self.shared.clone(), &core, id, taken))
     }
 }
 
@@ -197,32 +212,21 @@ impl Engine {
 
     /// Claims the run: opens a new attempt in its driver's slot. `force` takes it even from a living process.
     fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<OpenRun> {
-        let core = self.shared.core()?;
-        let claimed = py.detach(|| -> PyResult<_> {
-            let view = Self::view_of(&core, id)?;
-            claim::claim(&core, &view, force)
-        })?;
-        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
+        self.taken(py, id, |core, view| claim::claim(core, view, Slot::DRIVER, force))
     }
 
     /// Joins the supervisor's attempt that `token` names.
     fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<OpenRun> {
-        let core = self.shared.core()?;
-        let claimed = py.detach(|| {
-            let view = Self::view_of(&core, id)?;
-            claim::adopt(&core, &view, token)
-        })?;
-        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
+        self.taken(py, id, |core, view| claim::adopt(core, view, token))
     }
 
-    /// Joins a job as a worker: opens an attempt in its own slot, after a sweep of dead instances.
+    /// Joins a job as a worker: opens an attempt in its own slot, after a sweep of dead instances, whose work is free only
+    /// once they are declared dead.
     fn join(&self, py: Python<'_>, id: &str) -> PyResult<OpenRun> {
-        let core = self.shared.core()?;
-        let claimed = py.detach(|| {
-            let view = Self::view_of(&core, id)?;
-            claim::join(&core, &view)
-        })?;
-        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
+        self.taken(py, id, |core, view| {
+            core.node.sweep().map_err(Failure::from)?;
+            claim::claim(core, view, Slot::ANY, false)
+        })
     }
 
     /// Declares instances dead that are certainly gone, so that their work can be claimed.
@@ -286,7 +290,7 @@ impl Engine {
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
-        Ok(core.ticket(InName::of(core.actor(), reset), Durability::Synced, Arc::default()))
+        Ok(core.ticket(InName::of(core.actor(), reset), Durability::Synced, None))
     }
 
     /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.
@@ -343,7 +347,7 @@ impl Engine {
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
-        Ok(core.ticket(put, Durability::Synced, Arc::default()))
+        Ok(core.ticket(put, Durability::Synced, None))
     }
 
     /// Lets a namespace of the state keep only the newest version of each key, from its next changes on. Synced.

@@ -1,15 +1,7 @@
-//! Items of a batch job, used through an attempt: claimed, retried, recorded, returned.
+//! Items of a batch job and steps in doubt, used through an attempt: claimed, retried, recorded, returned, decided.
 
-use outlast_core::{
-    engine::{
-        call::settle::StorePart,
-        item::{ClaimItem, ItemEnd, RecordItem, ReturnItem},
-        step::NextTry,
-    },
-    journal::{Role, job::OnChange},
-    store::Durability,
-    words::digest::Digest,
-};
+use outlast_core::{engine::item::ItemEnd, journal::job::OnChange, words::digest::Digest};
+use outlast_server::work::Deed;
 use pyo3::prelude::*;
 
 use crate::{
@@ -19,8 +11,8 @@ use crate::{
     values::{RawChange, changes_of, encode},
 };
 
-/// Claims the item `key`. The ticket's answer is ("run", seq, tries, continued, deaths, scope of its steps), ("ended",
-/// seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq). Committed.
+/// Claims the item `key`. The ticket's answer is ("run", seq, tries, continued, deaths, scope of its steps),
+/// ("ended", seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq). Committed.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
 pub fn claim_item(
@@ -33,29 +25,20 @@ pub fn claim_item(
     on_version: &str,
     alone: bool,
 ) -> PyResult<Ticket> {
-    let claim = ClaimItem {
-        actor: open_run.actor(),
-        slot: open_run.slot(),
-        key,
-        index,
-        content: content.map(Digest),
-        version: version.map(Digest),
-        on_change: on_change_of(on_change)?,
-        on_version: on_change_of(on_version)?,
-        alone,
-    };
-    Ok(open_run.submit(claim, Durability::Committed)?)
+    let (content, version) = (content.map(Digest), version.map(Digest));
+    let (on_change, on_version) = (on_change_of(on_change)?, on_change_of(on_version)?);
+    open_run.does(Deed::ClaimItem { key, index, content, version, on_change, on_version, alone })
 }
 
-/// Records that a try of the item raised an exception, and begins the next try, whose number is the answer. Committed.
+/// Records that a try of the item raised an exception, and begins the next try, whose number is the answer.
+/// Committed.
 #[pyfunction]
 pub fn next_try(open_run: &OpenRun, seq: i64) -> PyResult<Ticket> {
-    let next = NextTry { actor: open_run.actor(), slot: open_run.slot(), opening: open_run.opening(seq) };
-    Ok(open_run.submit(next, Durability::Committed)?)
+    open_run.does(Deed::NextTry { seq })
 }
 
-/// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text). The
-/// answer is (standing, tries, nano-USD, calls). `changes` of the state are committed with it.
+/// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text).
+/// The answer is (standing, tries, nano-USD, calls). `changes` of the state are committed with it.
 ///
 /// Synced; only committed if `lasting` is false, for a result that is on disk elsewhere.
 #[pyfunction]
@@ -69,24 +52,34 @@ pub fn record_item(
     lasting: bool,
     changes: Vec<RawChange>,
 ) -> PyResult<Ticket> {
-    let opening = open_run.opening(seq);
-    let split = || Ok::<_, Failure>(StorePart::before(opening, Role::Value, encode(py, value)?));
-    let (parts, end) = match how {
-        "done" => split().map(|(parts, last)| (parts, ItemEnd::Done(last)))?,
-        "failed" => split().map(|(parts, last)| (parts, ItemEnd::Failed(last)))?,
-        _ => (Vec::new(), ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() }),
+    let end = match how {
+        "done" => ItemEnd::Done(encode(py, value)?),
+        "failed" => ItemEnd::Failed(encode(py, value)?),
+        _ => ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() },
     };
-    let record = RecordItem { opening, end, changes: changes_of(changes) };
-    let durability = if lasting { Durability::Synced } else { Durability::Committed };
-    Ok(open_run.submit(record, durability)?.behind(parts))
+    open_run.does(Deed::RecordItem { seq, end, changes: changes_of(changes), lasting })
 }
 
 /// Gives the item back: it is pending again, and this claim counts neither as a try nor as a death. Committed.
 #[pyfunction]
 pub fn return_item(open_run: &OpenRun, seq: i64) -> PyResult<Ticket> {
-    let opening = open_run.opening(seq);
-    open_run.openings().lock().forget(opening.run, opening.seq);
-    Ok(open_run.submit(ReturnItem { opening }, Durability::Committed)?)
+    open_run.does(Deed::ReturnItem { seq })
+}
+
+/// Records a person's decision on the step `key`, which is in doubt. `seq` is its newest entry, None if this process
+/// itself recorded it. The ticket's answer is the entry that holds the decision. Synced.
+#[pyfunction]
+pub fn resolve_step(
+    py: Python<'_>,
+    open_run: &OpenRun,
+    key: String,
+    scope: Option<String>,
+    seq: Option<i64>,
+    value: &[u8],
+    failed: bool,
+) -> PyResult<Ticket> {
+    let resolve = Deed::ResolveStep { key, scope, seq, value: encode(py, value)?, failed };
+    py.detach(|| open_run.does(resolve))
 }
 
 fn on_change_of(text: &str) -> Result<OnChange, Failure> {

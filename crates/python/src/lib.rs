@@ -7,9 +7,7 @@
 
 mod answer;
 mod approval;
-mod call;
 mod claim;
-mod doubt;
 mod engine;
 mod error;
 mod face;
@@ -18,7 +16,6 @@ mod item;
 mod items;
 mod job;
 mod open_run;
-mod openings;
 mod orphans;
 mod plain;
 mod post;
@@ -59,7 +56,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(item::next_try, module)?)?;
     module.add_function(wrap_pyfunction!(item::record_item, module)?)?;
     module.add_function(wrap_pyfunction!(item::return_item, module)?)?;
-    module.add_function(wrap_pyfunction!(doubt::resolve_step, module)?)?;
+    module.add_function(wrap_pyfunction!(item::resolve_step, module)?)?;
     module.add_function(wrap_pyfunction!(plain::enter, module)?)?;
     module.add_function(wrap_pyfunction!(plain::written, module)?)?;
     module.add_function(wrap_pyfunction!(approval::request_approval, module)?)?;

@@ -1,4 +1,4 @@
-//! An attempt this process acts in, through which steps, loops, checkpoints and state are written.
+//! An attempt this process acts in, through which steps, items, loops, checkpoints and state are written.
 
 use std::sync::Arc;
 
@@ -7,29 +7,21 @@ use outlast::{
     program::error::CliError,
 };
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        call::settle::StorePart,
-        checkpoint::{Checkpoint, Name, OURS},
-        op::Op,
-        run::end_attempt::{EndAttempt, Then},
-        state::put::{Change, Put},
-        step::{BeginStep, CountLoop, Record},
-    },
-    journal::{Opening, Role, iteration_scope},
-    run::attempt::Exit,
+    engine::{actor::Actor, call::admit::Admission, op::Op, state::put::Change},
+    envelope::Refusal,
+    run::token,
     store::{Ask as _, Durability},
-    words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
+    words::id::{RunId, Seq, Slot},
 };
-use outlast_server::beat::Word;
+use outlast_server::{
+    beat::Word,
+    reservation,
+    work::{self, Deed, Hand, How, take::Taken},
+};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
-    answer::Caller,
-    call,
-    claim::Claimed,
-    error::Failure,
-    openings::Openings,
+    error::{Failure, refused_hint},
     shared::{Core, Shared},
     ticket::Ticket,
     values::{RawChange, changes_of, encode},
@@ -38,7 +30,7 @@ use crate::{
 #[pyclass(frozen, module = "outlast._native")]
 pub struct OpenRun {
     shared: Arc<Shared>,
-    caller: Arc<Caller>,
+    hand: Arc<Hand>,
     actor: Actor,
     slot: Slot,
     /// Number of the run in its store.
@@ -60,66 +52,56 @@ pub struct OpenRun {
 }
 
 impl OpenRun {
-    pub fn new(shared: Arc<Shared>, core: &Core, c: Claimed) -> OpenRun {
-        core.beat.open(&core.node, c.run, c.attempt, c.instance, c.driven);
+    pub fn new(shared: Arc<Shared>, core: &Core, id: RunId, taken: Taken) -> OpenRun {
+        let Taken { actor, claims, iteration, is_driver } = taken;
+        core.beat.open(&core.node, actor.run, actor.attempt, actor.instance, is_driver);
         OpenRun {
             shared,
-            caller: Arc::new(Caller { run: c.run, id: c.id.clone(), openings: core.openings.clone() }),
-            actor: Actor { run: c.run, attempt: c.attempt, instance: c.instance },
-            slot: c.slot,
-            run: c.run.0,
-            id: c.id,
-            attempt: c.attempt.0,
-            iteration: c.iteration,
-            token: c.token,
-            driven: c.driven,
+            actor,
+            slot: claims.slot,
+            run: actor.run.0,
+            id: id.to_string(),
+            attempt: actor.attempt.0,
+            iteration,
+            token: core.token_keys.first().map(|key| token::mint(key, &claims)).unwrap_or_default(),
+            driven: is_driver,
+            hand: Arc::new(Hand {
+                run: actor.run,
+                id,
+                iteration,
+                attempt: Some((actor, claims.slot)),
+                openings: core.openings.clone(),
+            }),
         }
     }
 
-    pub fn actor(&self) -> Actor {
-        self.actor
-    }
-
-    pub fn core(&self) -> Result<Arc<Core>, Failure> {
-        self.shared.core()
-    }
-
-    pub fn slot(&self) -> Slot {
-        self.slot
-    }
-
-    pub fn iteration_of(&self) -> i64 {
-        self.iteration
-    }
-
-    /// Returns the opening of an entry that this process has open. Without one, a closing gets `AlreadyTaken`.
-    pub fn opening(&self, seq: i64) -> Opening {
-        self.caller.openings.lock().of(self.actor.run, Seq(seq))
-    }
-
-    pub fn openings(&self) -> &Openings {
-        &self.caller.openings
-    }
-
-    pub fn id_of(&self) -> &str {
-        &self.id
-    }
-
-    fn run_no(&self) -> RunNo {
-        self.actor.run
-    }
-
-    fn instance(&self) -> InstanceNo {
-        self.actor.instance
+    /// Returns who acts in the attempt, and in which slot of the run.
+    pub fn actor(&self) -> (Actor, Slot) {
+        (self.actor, self.slot)
     }
 
     pub fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
-        let core = self.shared.core()?;
-        Ok(core.ticket(op, durability, self.caller.clone()))
+        Ok(self.shared.core()?.ticket(op, durability, Some(self.hand.clone())))
     }
 
-    /// Returns the ticket with an action that rewrites the task context's mirror file.
-    fn with_mirror(&self, ticket: Ticket) -> Result<Ticket, Failure> {
+    pub fn does(&self, deed: Deed) -> PyResult<Ticket> {
+        let core = self.shared.core()?;
+        let task = self.hand.task(core.store.as_ref(), core.context.entropy.as_ref(), deed);
+        let task = task.map_err(|e| match e {
+            work::Error::Store(e) => Failure::from(e).into(),
+            e => PyValueError::new_err(e.to_string()),
+        })?;
+        Ok(core.ticket(task.op, task.durability, Some(self.hand.clone())).behind(task.parts))
+    }
+
+    /// Does a deed that changes the state. A change of the run's task context rewrites the context's mirror file.
+    fn changes(&self, changes: Vec<RawChange>, deed: impl FnOnce(Vec<Change>) -> Deed) -> PyResult<Ticket> {
+        let changes = changes_of(changes);
+        let is_of_context = changes.iter().any(is_of_context);
+        let ticket = self.does(deed(changes))?;
+        if !is_of_context {
+            return Ok(ticket);
+        }
         let (core, run, attempt) = (self.shared.core()?, self.actor.run, self.actor.attempt);
         Ok(ticket.and_then(move || {
             let renew = || -> Result<(), CliError> {
@@ -132,6 +114,17 @@ impl OpenRun {
                 tracing::warn!(error = %e, "the context's mirror is not renewed");
             }
         }))
+    }
+
+    /// Returns the error of a reservation for which calls in flight hold the room.
+    fn no_room(&self, refusal: &Refusal) -> Failure {
+        // The rest of the run's own budget comes back when they settle.
+        let hint = refusal.whose.is_some().then(|| refused_hint(refusal, &self.id));
+        Failure::new(
+            "admission_timeout",
+            format!("run {}: no room for the reservation: {}", self.id, refusal.message()),
+            Some(hint.as_deref().unwrap_or("calls in flight hold the rest of the budget")),
+        )
     }
 }
 
@@ -157,12 +150,8 @@ impl OpenRun {
         within: Option<i64>,
         ahead: bool,
     ) -> PyResult<Ticket> {
-        let scope = scope.map_or_else(|| iteration_scope(self.iteration), Into::into);
-        let (within, at_most_once) = (within.map(Seq), intent);
-        let step =
-            BeginStep { actor: self.actor, slot: self.slot, scope, key, within, retries, at_most_once };
-        let durability = if intent { Durability::Synced } else { Durability::Committed };
-        Ok(self.submit(step, durability)?.ahead(ahead))
+        let begin = Deed::BeginStep { key, scope, within, at_most_once: intent, retries };
+        Ok(self.does(begin)?.ahead(ahead))
     }
 
     /// Closes the step `seq` with its result or error. With `again`, its next try follows. Synced.
@@ -176,42 +165,29 @@ impl OpenRun {
         changes: Vec<RawChange>,
         again: bool,
     ) -> PyResult<Ticket> {
-        let opening = self.opening(seq);
-        let (parts, value) = StorePart::before(opening, Role::Value, encode(py, value)?);
-        let changes = changes_of(changes);
-        let is_of_context = changes.iter().any(is_of_context);
-        let record = Record { opening, value, failed, again, changes };
-        let ticket = self.submit(record, Durability::Synced)?.behind(parts);
-        Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
+        let value = encode(py, value)?;
+        self.changes(changes, |changes| Deed::Record { seq, value, failed, again, changes })
     }
 
     /// Saves a value under a name, of which the newest value counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
-        let reserved =
-            || PyValueError::new_err(format!("a checkpoint's name cannot begin with {OURS:?}, had {name:?}"));
-        let name = Name::of_agent(&*name).ok_or_else(reserved)?;
-        let value = encode(py, value)?;
-        Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)
+        self.does(Deed::SaveCheckpoint { name, value: encode(py, value)? })
     }
 
     /// Counts a turn of the agent's loop, once per key. Returns the count. Synced.
     #[pyo3(signature = (key=None))]
     fn count_loop(&self, key: Option<String>) -> PyResult<Ticket> {
-        let turn = CountLoop { actor: self.actor, slot: self.slot, iteration: self.iteration, key };
-        Ok(self.submit(turn, Durability::Synced)?)
+        self.does(Deed::CountLoop { key })
     }
 
     /// Changes the state under this attempt's fence. Synced.
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
-        let put =
-            Put { actor: Some((self.actor, self.slot)), changes: changes_of(changes), transaction: None };
-        let is_of_context = put.changes.iter().any(is_of_context);
-        let ticket = self.submit(put, Durability::Synced)?;
-        Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
+        self.changes(changes, |changes| Deed::Put { changes })
     }
 
     /// Reserves money for a call that cannot go through the proxy, and returns its entry's number. Returns None if
-    /// calls in flight hold the room, unless this is the `last` try. Synced.
+    /// calls in flight hold the room; on the `last` try that is the error `admission_timeout`. Synced. Errors:
+    /// `BudgetExceeded`, which halts the run.
     fn reserve(
         &self,
         py: Python<'_>,
@@ -221,54 +197,54 @@ impl OpenRun {
         last: bool,
     ) -> PyResult<Option<i64>> {
         let core = self.shared.core()?;
-        let reserved = py.detach(|| call::reserve(&core, self, label, nano_usd, tokens, last))?;
-        Ok(reserved.map(|seq| seq.0))
+        let (at, entropy) = ((self.actor, self.slot, self.iteration), core.context.entropy.as_ref());
+        let admit = reservation::admission(at, label, nano_usd, tokens, entropy);
+        match py.detach(|| core.store.ask(admit, Durability::Synced).wait()).map_err(Failure::from)? {
+            Admission::Go { opening, .. } => {
+                self.hand.openings.lock().keep(opening);
+                Ok(Some(opening.seq.0))
+            }
+            Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq.0)),
+            Admission::Refused(refusal) => Err(Failure::refused(&refusal, &self.id).into()),
+            Admission::Wait { refusal } if last => Err(self.no_room(&refusal).into()),
+            Admission::Wait { .. } => Ok(None),
+        }
     }
 
     /// Settles a reservation at its actual cost. None means that the call was never sent. Synced.
     fn settle(&self, py: Python<'_>, seq: i64, nano_usd: Option<i64>, tokens: i64) -> PyResult<()> {
-        let core = self.shared.core()?;
-        Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
+        let (core, opening) = (self.shared.core()?, self.hand.opening(Seq(seq)));
+        let settle = reservation::settlement(opening, self.actor.attempt, nano_usd, tokens);
+        py.detach(|| core.store.ask(settle, Durability::Synced).wait()).map_err(Failure::from)?;
+        self.hand.openings.lock().forget(self.actor.run, Seq(seq));
+        Ok(())
     }
 
     /// Returns what the attempt should do: "go on", "stop", "lost" or "away" (open nothing until the store is back).
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
-        Ok(match core.beat.word(&core.node, self.run_no(), self.actor.attempt) {
-            Word::GoOn => "go on",
-            Word::Stop => "stop",
-            Word::Lost => "lost",
-            Word::Away => {
-                // A store that vanished takes no heartbeat either, and does not come back.
-                core.store.check().map_err(Failure::from)?;
-                "away"
-            }
-        })
+        let word = core.beat.word(&core.node, self.actor.run, self.actor.attempt);
+        if word == Word::Away {
+            // A store that vanished takes no heartbeat either, and does not come back.
+            core.store.check().map_err(Failure::from)?;
+        }
+        Ok(if word == Word::GoOn { "go on" } else { word.name() })
     }
 
-    /// Ends the attempt: "complete", "interrupt", "stopped" (by a person) or "fail". Returns the run's status. A
-    /// supervisor's attempt stays open. Synced.
+    /// Ends the attempt: "complete", "interrupt" or "stopped" (by a person). Returns the run's status. A supervisor's
+    /// attempt stays open. Synced.
     fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
         let core = self.shared.core()?;
-        let active_ms = core.beat.close(&core.node, self.run_no(), AttemptNo(self.attempt));
+        let active_ms = core.beat.close(&core.node, self.actor.run, self.actor.attempt);
         if !self.driven {
             return Ok("running");
         }
-        let then = match how {
-            "complete" => Then::Complete,
-            _ => Then::Interrupt { by_person: how == "stopped" },
+        let how = match how {
+            "complete" => How::Complete,
+            "stopped" => How::Stopped,
+            _ => How::Interrupt,
         };
-        // An exception is no death: the agent is alive and reports itself that it stops here.
-        let exit =
-            Exit { code: (how == "complete").then_some(0), stopped: how != "complete", ..Exit::default() };
-        let end = EndAttempt {
-            run: self.run_no(),
-            attempt: self.actor.attempt,
-            instance: self.instance(),
-            exit,
-            active_ms,
-            then,
-        };
+        let end = how.end(self.actor, active_ms);
         let status = py.detach(|| core.store.ask(end, Durability::Synced).wait());
         Ok(status.map_err(Failure::from)?.name())
     }

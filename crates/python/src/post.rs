@@ -7,16 +7,18 @@ use std::{
 };
 
 use outlast_core::{engine::op::Outcome, store};
+use outlast_server::work::Hand;
 use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;
 
-use crate::answer::{Caller, answer};
+use crate::answer::answer;
 
 /// Recipient of a commit's outcome.
 pub struct Letter {
     /// Future of an asyncio event loop.
     pub to: Py<PyAny>,
-    pub caller: Arc<Caller>,
+    /// Program in whose name the operation was submitted.
+    pub hand: Option<Arc<Hand>>,
 }
 
 type Undelivered = (Letter, Result<Outcome, store::Error>);
@@ -112,7 +114,7 @@ fn sort<'py>(
     letter: Letter,
     outcome: Result<Outcome, store::Error>,
 ) -> PyResult<()> {
-    let (value, error) = match answer(py, outcome, &letter.caller) {
+    let (value, error) = match answer(py, outcome, letter.hand.as_deref()) {
         Ok(value) => (value, py.None()),
         Err(error) => (py.None(), error.into_value(py).into_any()),
     };

@@ -11,10 +11,14 @@ use outlast_core::{
     run::token::TokenKey,
     store::{Durability, Store},
 };
-use outlast_server::{beat::Beat, node::Node};
+use outlast_server::{
+    beat::Beat,
+    node::Node,
+    work::{Hand, Openings},
+};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{answer::Caller, error::Failure, openings::Openings, post::Post, ticket::Ticket};
+use crate::{error::Failure, post::Post, ticket::Ticket};
 
 /// Resources that all handles of one engine share.
 pub struct Core {
@@ -35,8 +39,9 @@ impl Core {
         actor::by(&self.context.around, "python")
     }
 
-    pub fn ticket(&self, op: impl Into<Op>, durability: Durability, caller: Arc<Caller>) -> Ticket {
-        Ticket::new(self.store.clone(), op.into(), durability, self.post.clone(), caller)
+    /// Returns the ticket of an operation, in the name of `hand` if a run is open.
+    pub fn ticket(&self, op: impl Into<Op>, durability: Durability, hand: Option<Arc<Hand>>) -> Ticket {
+        Ticket::new(self.store.clone(), op.into(), durability, self.post.clone(), hand)
     }
 }
 

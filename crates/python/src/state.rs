@@ -349,7 +349,7 @@ impl States {
         if put.changes.is_empty() {
             return Ok(0);
         }
-        put.actor = open_run.map(|s| (s.actor(), s.slot()));
+        put.actor = open_run.map(OpenRun::actor);
         let committed = py.detach(|| core.store.ask_here(put, Durability::Synced).wait());
         Ok(committed.map_err(Failure::from)?.commit)
     }

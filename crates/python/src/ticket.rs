@@ -12,10 +12,11 @@ use outlast_core::{
     },
     store::{self, Durability, Store},
 };
+use outlast_server::work::Hand;
 use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 use crate::{
-    answer::{Caller, answer},
+    answer::answer,
     error::Failure,
     post::{Letter, Post},
 };
@@ -31,7 +32,8 @@ pub struct Ticket {
     parts: Mutex<Vec<StorePart>>,
     store: Arc<dyn Store>,
     post: Post,
-    caller: Arc<Caller>,
+    /// Program in whose name the operation is submitted; `None` if it is no run's.
+    hand: Option<Arc<Hand>>,
     /// Action that the waiting thread runs once the operation is committed; `None` if there is none.
     after: Mutex<Option<After>>,
     /// Whether a thread that waits may be answered ahead of the commit.
@@ -49,14 +51,14 @@ impl Ticket {
         op: Op,
         durability: Durability,
         post: Post,
-        caller: Arc<Caller>,
+        hand: Option<Arc<Hand>>,
     ) -> Ticket {
         Ticket {
             asked: Mutex::new(Some((op, durability))),
             parts: Mutex::default(),
             store,
             post,
-            caller,
+            hand,
             after: Mutex::default(),
             may_be_ahead: false,
             is_ahead: AtomicBool::new(false),
@@ -139,7 +141,7 @@ impl Ticket {
         let (op, durability) = self.take()?;
         if self.may_be_ahead {
             self.is_ahead.store(true, Relaxed);
-            return answer(py, self.answered_ahead(py, op, durability), &self.caller);
+            return answer(py, self.answered_ahead(py, op, durability), self.hand.as_deref());
         }
         let after = self.after();
         let outcome = py.detach(|| {
@@ -148,7 +150,7 @@ impl Ticket {
             }
             self.store.submit_here(op, durability).wait().inspect(|_| after())
         });
-        answer(py, outcome, &self.caller)
+        answer(py, outcome, self.hand.as_deref())
     }
 
     /// Returns whether the answer may have come ahead of the commit.
@@ -162,7 +164,7 @@ impl Ticket {
         static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
         let future = running.call_method0(intern!(py, "create_future"))?;
-        let letter = Letter { to: future.clone().unbind(), caller: self.caller.clone() };
+        let letter = Letter { to: future.clone().unbind(), hand: self.hand.clone() };
         let (op, durability) = self.take()?;
         let parts = self.parts();
         if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {

@@ -41,6 +41,18 @@ pub enum Word {
     Away,
 }
 
+impl Word {
+    /// Returns the order's name, the same over REST and in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Word::GoOn => "go_on",
+            Word::Stop => "stop",
+            Word::Lost => "lost",
+            Word::Away => "away",
+        }
+    }
+}
+
 impl Beat {
     /// Adds an open attempt to the heartbeat. `driven`: this process counts its active time, and no supervisor does.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {

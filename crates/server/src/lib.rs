@@ -21,3 +21,4 @@ pub mod state;
 mod trouble;
 pub mod version;
 pub mod wire;
+pub mod work;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::{Error, op::Outcome, step::Step},
+    engine::{Error, call::admit::Admission, op::Outcome, step::Step},
     journal::{Opening, job::ItemClaim},
     words::id::{RunNo, Seq},
 };
@@ -21,6 +21,7 @@ impl Openings {
             Outcome::Begun(Step::Run { opening, .. }) => self.keep(*opening),
             Outcome::ItemClaimed(ItemClaim::Run(item)) if !item.continued => self.opened(item.opening),
             Outcome::ItemClaimed(ItemClaim::Run(item)) => self.keep(item.opening),
+            Outcome::Admitted(Admission::Go { opening, .. }) => self.keep(*opening),
             Outcome::Recorded(seq) => self.forget(run, *seq),
             Outcome::ItemEnded(item) => self.forget(run, item.seq),
             _ => {}

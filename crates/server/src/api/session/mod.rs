@@ -11,14 +11,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        openings::Openings,
-        run::end_attempt::{EndAttempt, Then},
-    },
-    run::attempt::Exit,
+    engine::actor::Actor,
     store::{self, Ask as _, Durability},
-    words::id::{RunId, RunNo, Slot},
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -36,6 +30,7 @@ use crate::{
         body::{AnswerBody, Piece},
         refuse::Refusal,
     },
+    work::{Deed, Hand, How},
 };
 
 /// Media type of the answer that a session lives by: a line of JSON for each thing that is told.
@@ -53,12 +48,9 @@ pub(super) struct Sessions(Mutex<HashMap<String, Arc<Session>>>);
 
 /// A program at work in a run.
 pub(super) struct Session {
-    run: RunNo,
-    id: RunId,
-    iteration: i64,
+    hand: Arc<Hand>,
     /// Attempt that the program works in; `None` if it replays a completed run.
     work: Option<Work>,
-    openings: Mutex<Openings>,
 }
 
 /// Attempt of a session, and the instance that works in it.
@@ -67,7 +59,6 @@ struct Work {
     beat: Arc<Beat>,
     beating: AbortHandle,
     actor: Actor,
-    slot: Slot,
     /// Whether the session claimed the attempt; false for a supervisor's, which it must not end.
     is_driver: bool,
 }
@@ -103,13 +94,13 @@ pub(super) async fn open(asked: ApiRequest) -> Answered<Error> {
 /// Does one deed in a session, and answers with what came of it.
 pub(super) async fn act(asked: ApiRequest) -> Answered<Error> {
     let session = asked.api.sessions.find(asked.name())?;
-    let deed: deed::Deed = asked.json()?;
-    if let deed::Deed::End { how } = deed {
+    let deed: Deed = asked.json()?;
+    if let Deed::End { how } = deed {
         asked.api.sessions.0.lock().remove(asked.name());
         let status = session.end(&asked.host, how).await?;
         return json(&json!({ "status": status }));
     }
-    let (run, done) = (session.run, session.carry_out(&asked, deed).await);
+    let (run, done) = (session.hand.run, session.carry_out(&asked, deed).await);
     asked.working(run, done).await
 }
 
@@ -142,7 +133,7 @@ impl Attending {
             let word = self.session.work.as_ref().map_or(Word::GoOn, Work::word);
             if word != told {
                 told = word;
-                line = format!("{}\n", json!({ "word": word_name(word) }));
+                line = format!("{}\n", json!({ "word": word.name() }));
             }
         }
         let _ = to.send(Piece::End).await;
@@ -150,15 +141,6 @@ impl Attending {
         if ended.is_some() {
             self.session.die(self.host.store.clone()).await;
         }
-    }
-}
-
-fn word_name(word: Word) -> &'static str {
-    match word {
-        Word::GoOn => "go_on",
-        Word::Stop => "stop",
-        Word::Lost => "lost",
-        Word::Away => "away",
     }
 }
 
@@ -174,36 +156,15 @@ impl Drop for Work {
     }
 }
 
-/// How a client ends its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum How {
-    /// The program is done: the run is completed.
-    Complete,
-    /// The program leaves the run, which can be taken up again.
-    Interrupt,
-    /// The program leaves the run because a person stopped it.
-    Stopped,
-}
-
 impl Session {
     /// Ends the attempt as the client says, and deregisters the instance. Returns the run's status.
     async fn end(&self, host: &Host, how: How) -> Result<&'static str, Error> {
         let Some(work) = &self.work else { return Ok("completed") };
-        let active_ms = work.beat.close(&work.node, self.run, work.actor.attempt);
+        let active_ms = work.beat.close(&work.node, work.actor.run, work.actor.attempt);
         let mut status = "running";
         let mut ended = Ok(());
         if work.is_driver {
-            let then = match how {
-                How::Complete => Then::Complete,
-                How::Interrupt | How::Stopped => Then::Interrupt { by_person: how == How::Stopped },
-            };
-            let is_done = how == How::Complete;
-            // A program that reports its end is no death, whatever the reason.
-            let exit = Exit { code: is_done.then_some(0), stopped: !is_done, ..Exit::default() };
-            let (run, attempt, instance) = (self.run, work.actor.attempt, work.actor.instance);
-            let end = EndAttempt { run, attempt, instance, exit, active_ms, then };
-            match host.store.ask(end, Durability::Synced).await {
+            match host.store.ask(how.end(work.actor, active_ms), Durability::Synced).await {
                 Ok(after) => status = after.name(),
                 Err(e) => ended = Err(e),
             }
@@ -227,7 +188,7 @@ impl Session {
             node.leave()
         });
         if let Ok(Err(e)) = dead.await {
-            tracing::warn!(run = %self.id, error = %e, "a session whose client is gone is not declared dead yet");
+            tracing::warn!(run = %self.hand.id, error = %e, "a session whose client is gone is not declared dead yet");
         }
     }
 }

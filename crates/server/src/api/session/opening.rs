@@ -6,24 +6,18 @@ use outlast_core::{
     engine::{
         self,
         act::InName,
-        actor::Actor,
         approval::Asker,
-        run::{
-            claim::{Adopt, Claim, Claimed},
-            limits::Raise,
-            start::Start,
-        },
+        run::{limits::Raise, start::Start},
     },
     envelope::unit::{Limits, PerUnit, Unit},
     reads::forks::{Point, id_of, prepare},
     run::{
         Spec,
-        instance::Life,
         status::Status,
         token::{self, Claims},
     },
     store::{self, Ask as _, Durability, RunView, Store},
-    words::id::{AttemptNo, InstanceNo, RunId, Seq, Slot},
+    words::id::{AttemptNo, RunId, Seq, Slot},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,24 +26,20 @@ use super::{Session, Work};
 use crate::{
     api::{acts, error::Error, gate::Caller},
     beat::Beat,
-    node::{LOOK, Node, declare_dead},
     proxy::{
         host::Host,
         seat::{self, Act},
     },
     state,
     wire::who::{CALLER, Shown},
+    work::{
+        Hand,
+        take::{self, OVER, Taken},
+    },
 };
 
 /// What a client may not spend unless it says so: dollars of a run without a budget.
 const DEFAULT: Unit = Unit::CostNanoUsd;
-
-/// Looks at a holder that is a session, before it counts as alive: that its client has ended is known to its server only,
-/// once the connection is found closed. Together as long as a lease.
-const LOOKS: u32 = 20;
-
-/// End of the program name of an instance that is a session.
-const OVER: &str = " over outlast serve";
 
 /// Longest name of a client's program, in characters.
 const NAME: usize = 80;
@@ -98,13 +88,6 @@ impl ForkPoint {
             ForkPoint::Seq(seq) => Point::Seq(Seq(*seq)),
         }
     }
-}
-
-/// Attempt that a session was given.
-struct Taken {
-    claims: Claims,
-    iteration: i64,
-    is_driver: bool,
 }
 
 /// Opens a run: `fresh` is its id if it has none. Returns the session, and what its client is told. Blocks on the store.
@@ -181,8 +164,9 @@ pub(super) fn open(
         "is_driver": work.as_ref().is_some_and(|work: &Work| work.is_driver),
         "token": token,
     });
-    let session = Session { run: view.run.no, id, iteration, work, openings: Default::default() };
-    Ok((session, told))
+    let attempt = work.as_ref().zip(claims).map(|(work, claims)| (work.actor, claims.slot));
+    let hand = Hand { run: view.run.no, id, iteration, attempt, openings: Arc::default() };
+    Ok((Session { hand: Arc::new(hand), work }, told))
 }
 
 fn unknown(id: &str) -> Error {
@@ -334,88 +318,29 @@ fn work(
 ) -> Result<Option<(Work, Taken)>, Error> {
     let program: String = wanted.program.chars().take(NAME).collect();
     let node = host.node.beside(format!("{program}{OVER}"))?;
+    let slot = if wanted.job.is_some() { Slot::ANY } else { Slot::DRIVER };
     let taken = match own.filter(|claims| claims.run == view.run.no) {
-        Some(claims) => adopt(&node, view, claims),
-        None => claim(&node, view, wanted),
+        Some(claims) => take::adopt(&node, claims, view.run.iteration, || true).map(Ok),
+        None => take::claim(&node, view.run.no, slot, wanted.takeover, || true),
     };
     let taken = match taken {
-        Ok(taken) => taken,
-        Err(e) => {
+        Ok(Ok(taken)) => taken,
+        refused => {
             // Without the run the instance does nothing: it leaves, so that nobody waits for its heartbeat.
             node.leave()?;
-            return match e {
-                Error::State(state::Error::Store(store::Error::Engine(engine::Error::RunEnded {
-                    ..
-                }))) => Ok(None),
-                e => {
+            return match refused {
+                Ok(Ok(_)) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => Ok(None),
+                Ok(Err(refusal)) => Err(Error::Halted { refusal: Box::new(refusal) }),
+                Err(e) => {
                     let now = host.store.run(view.run.no)?;
-                    Err(now.map_or(Error::UnknownSession, |now| e.of_work(&now.run)))
+                    Err(now.map_or(Error::UnknownSession, |now| Error::from(e).of_work(&now.run)))
                 }
             };
         }
     };
-    let actor = Actor { run: taken.claims.run, attempt: taken.claims.attempt, instance: node.instance() };
+    let (actor, is_driver) = (taken.actor, taken.is_driver);
     let beat = Arc::<Beat>::default();
-    beat.open(&node, actor.run, actor.attempt, actor.instance, taken.is_driver);
+    beat.open(&node, actor.run, actor.attempt, actor.instance, is_driver);
     let beating = tokio::spawn(beat.clone().go_on(node.clone())).abort_handle();
-    let (slot, is_driver) = (taken.claims.slot, taken.is_driver);
-    Ok(Some((Work { node, beat, beating, actor, slot, is_driver }, taken)))
-}
-
-/// Joins the supervisor's attempt that a token names.
-fn adopt(node: &Node, view: &RunView, claims: Claims) -> Result<Taken, Error> {
-    let adopt = || {
-        let actor = Actor { run: claims.run, attempt: claims.attempt, instance: node.instance() };
-        node.store().ask(Adopt { actor }, Durability::Synced).wait()
-    };
-    take(node, false, adopt)?;
-    let attempts = node.store().attempts(claims.run)?;
-    let attempt = attempts.iter().find(|attempt| attempt.no == claims.attempt);
-    let iteration = attempt.map_or(view.run.iteration, |attempt| attempt.iteration);
-    Ok(Taken { claims, iteration, is_driver: false })
-}
-
-/// Claims the run's driver's slot, or a worker's slot of a job.
-fn claim(node: &Node, view: &RunView, wanted: &Wanted) -> Result<Taken, Error> {
-    let (run, slot) = (view.run.no, if wanted.job.is_some() { Slot::ANY } else { Slot::DRIVER });
-    let claim = || {
-        let restart = node.store().attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died());
-        let claim = Claim { run, slot, instance: node.instance(), label: None, fresh: false, restart };
-        node.store().ask(claim, Durability::Synced).wait()
-    };
-    match take(node, wanted.takeover, claim)? {
-        Claimed::Refused(refusal) => Err(Error::Halted { refusal: Box::new(refusal) }),
-        Claimed::Attempt { slot, attempt, fence, iteration, .. } => {
-            let claims = Claims { run, attempt, slot, fence: Some(fence) };
-            Ok(Taken { claims, iteration, is_driver: true })
-        }
-    }
-}
-
-/// Takes a run by `ask`, once its holder is known to be dead, or was declared dead by `force`.
-///
-/// If the holder's process is seen to live: `run_held` at once. If only a missing heartbeat or the holder's server can
-/// tell, after one lease.
-fn take<T>(node: &Node, force: bool, ask: impl Fn() -> Result<T, store::Error>) -> Result<T, Error> {
-    let mut inquest = node.inquest();
-    let mut looks = 0;
-    loop {
-        let (held, holder): (_, InstanceNo) = match ask() {
-            Ok(taken) => return Ok(taken),
-            Err(store::Error::Engine(held @ engine::Error::RunHeld { instance, .. })) => (held, instance),
-            Err(e) => return Err(e.into()),
-        };
-        let is_judged = node.has_judged(&mut inquest)?;
-        let Some(holder) = node.store().instance(holder)?.filter(|i| i.life == Life::Live) else { continue };
-        if force {
-            declare_dead(node.store().as_ref(), holder.no, false)?;
-            continue;
-        }
-        looks += 1;
-        let may_be_gone = holder.identity.program.ends_with(OVER) && looks <= LOOKS;
-        if !may_be_gone && (node.sees(&holder) || is_judged) {
-            return Err(store::Error::from(held).into());
-        }
-        std::thread::sleep(LOOK);
-    }
+    Ok(Some((Work { node, beat, beating, actor, is_driver }, taken)))
 }

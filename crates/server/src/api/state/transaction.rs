@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Response;
 use outlast_core::{engine::state::put::Change, state::Name};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{item::committed, list::NAMESPACE, show};
@@ -12,6 +12,7 @@ use crate::{
     api::request::{ApiRequest, json},
     state::Error,
     wire::body::AnswerBody,
+    work::there,
 };
 
 #[derive(Deserialize)]
@@ -36,11 +37,6 @@ struct ChangeBody {
     delete: bool,
     #[serde(default)]
     expected_version: Option<u32>,
-}
-
-/// Reads a value so that `null` becomes `Some`: only a missing member is `None`.
-pub(in crate::api) fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(from).map(Some)
 }
 
 pub async fn transact(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
