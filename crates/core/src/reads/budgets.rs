@@ -100,3 +100,60 @@ impl Covered<'_> {
         Ok(covers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::{
+        engine::{
+            budget::Source,
+            op::Op,
+            tests::bench::{Bench, usd},
+        },
+        envelope::budget::{Name, Per, Terms},
+        run::Policy,
+        store::{Answer, Error, Question, Ticket},
+    };
+
+    /// Store in which a run begins to work as soon as a list of runs has been read.
+    struct Restless {
+        bench: Bench,
+        run: RunNo,
+        works: AtomicBool,
+    }
+
+    impl Store for Restless {
+        fn submit(&self, op: Op, durability: Durability) -> Ticket {
+            self.bench.store.submit(op, durability)
+        }
+
+        fn answer(&self, question: &Question) -> Result<Answer, Error> {
+            let answer = self.bench.store.answer(question);
+            if matches!(question, Question::Runs { .. }) && !self.works.swap(true, Ordering::Relaxed) {
+                self.bench.claim(self.run, self.bench.register())?.unwrap();
+            }
+            answer
+        }
+
+        fn place(&self) -> String {
+            self.bench.store.place()
+        }
+    }
+
+    /// Bug: a run whose status changed between the lists of two statuses was in neither. Consequence: it was never charged
+    /// to a new budget. Cause: runs were looked for status by status.
+    #[test]
+    fn a_run_whose_status_changes_while_runs_are_listed_is_charged_to_a_new_budget() {
+        let bench = Bench::new();
+        let run = bench.start("r", usd(5), None, Policy::default());
+        let store = Restless { bench, run, works: AtomicBool::new(false) };
+        let terms = Terms { limits: usd(9), per: Per::Day, tag: None };
+        let order = SetBudget { name: Name::new("all").unwrap(), terms, source: Source::Command };
+        let (told, charged) = set(&store, order, None).unwrap();
+        let view = store.run(run).unwrap().unwrap();
+        assert_eq!((charged, view.run.status), (1, Status::Running));
+        assert_eq!(*view.run.budgets, [told.no]);
+    }
+}

@@ -94,6 +94,25 @@ fn with_mounts(bed: &Bed, script: &str) -> Command {
     inside
 }
 
+/// Bug: where few files may be open, or /proc is missing, a run failed in the middle, with words that named neither.
+#[test]
+fn what_the_machine_lacks_is_named_before_there_is_a_run() {
+    let bed = Bed::new();
+    let cases = [
+        (
+            "ulimit -n 24",
+            "too few files may be open: wanted 64, had 24",
+            "hint: allow more: `ulimit -n 1024`",
+        ),
+        ("mount -t tmpfs none /proc", "is /proc mounted?", "hint: mount it: `mount -t proc proc /proc`"),
+    ];
+    for (lacks, fact, hint) in cases {
+        let script = format!("{lacks}; exec $1 run -- true");
+        bed.run(with_mounts(&bed, &script)).code(69).tells(&[fact, hint]);
+        assert!(!bed.store().exists(), "{lacks}");
+    }
+}
+
 #[test]
 fn read_only_directory_is_refused_and_named() {
     let bed = Bed::new();

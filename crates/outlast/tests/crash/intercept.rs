@@ -212,6 +212,18 @@ fn a_proxy_that_was_there_before_is_asked_for_every_tunnel() {
 }
 
 #[test]
+fn the_end_of_a_run_tells_how_many_requests_passed_unread() {
+    let bed = Bed::new();
+    let (at, asked) = refusing_proxy();
+    let mut command =
+        run(&bed, &[], "curl -sS https://api.openai.com/v1/organization/costs > costs; ask one > one");
+    command.env("HTTPS_PROXY", format!("http://{at}")).env("no_proxy", "127.0.0.1");
+    bed.run(command).code(0).tells(&["1 call paid", " · 1 request passed unread"]);
+    assert!(asked.join().unwrap().starts_with("CONNECT api.openai.com:443 HTTP/1.1\r\n"));
+    bed.does(&["show", "r"]).tells(&["unread    1 request to providers' hosts"]);
+}
+
+#[test]
 fn a_run_inside_is_metered_as_itself() {
     let bed = Bed::new();
     let outlast = crate::bed::OUTLAST;
