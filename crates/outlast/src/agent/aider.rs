@@ -23,10 +23,6 @@ const HISTORY: &[&str] = &["--chat-history-file"];
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("aider"));
 
-fn pieces(line: &Line) -> Vec<Piece> {
-    ROW.pieces(line)
-}
-
 /// Returns the option that gives the session a file of its own, where the person names none.
 fn history(pieces: &[Piece], with: &With, session: Option<&str>) -> Vec<String> {
     match (&with.files, session) {
@@ -44,18 +40,18 @@ impl Adapter for Aider {
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let names = if ROW.converses(&pieces) { Names::Ours } else { Names::Nothing };
         Reading { names, headless: has(&pieces, &ROW.prompts) }
     }
 
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
-        let added = history(&pieces(line), with, session);
+        let added = history(&ROW.pieces(line), with, session);
         line.with(added.into_iter().chain(line.tail.iter().cloned()))
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let mut out = history(&pieces, with, Some(session));
         out.push("--restore-chat-history".into());
         // Words are files to edit.

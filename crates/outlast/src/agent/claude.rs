@@ -32,10 +32,6 @@ const LONG_CONTEXT: &str = "[1m]";
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("claude"));
 
-fn pieces(line: &Line) -> Vec<Piece> {
-    ROW.pieces(line)
-}
-
 /// Returns the option that gives the session to Claude Code's background server.
 fn background(pieces: &[Piece]) -> Option<&'static str> {
     ["--bg", "--background"].into_iter().find(|option| has(pieces, &[*option]))
@@ -47,7 +43,7 @@ impl Adapter for Claude {
     }
 
     fn read(&self, line: &Line, piped: bool) -> Reading {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let headless = piped || has(&pieces, &ROW.prompts);
         // Messages that come over standard input cannot be followed by a note.
         let is_fed = value(&pieces, &["--input-format"]).is_some_and(|format| format != "text");
@@ -61,7 +57,7 @@ impl Adapter for Claude {
         if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         if (with.settings.is_none() && with.servers.is_empty()) || !ROW.converses(&pieces) {
             return line.with(added.into_iter().chain(line.tail.iter().cloned()));
         }
@@ -72,7 +68,7 @@ impl Adapter for Claude {
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let mut added = vec!["--resume".to_owned(), session.to_owned()];
         added.extend(settings(with));
         added.extend(mcp_config(with, &pieces));
@@ -115,16 +111,16 @@ impl Adapter for Claude {
     }
 
     fn has_hooks(&self, line: &Line) -> bool {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         ROW.converses(&pieces) && !has(&pieces, &["--bare", "--safe-mode"])
     }
 
     fn settings(&self, line: &Line) -> Option<String> {
-        value(&pieces(line), &["--settings"])
+        value(&ROW.pieces(line), &["--settings"])
     }
 
     fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         if !ROW.converses(&pieces) || has(&pieces, &["--safe-mode"]) {
             return Servers::default();
         }
@@ -138,7 +134,7 @@ impl Adapter for Claude {
     }
 
     fn hands_over(&self, line: &Line) -> Option<&'static str> {
-        background(&pieces(line))
+        background(&ROW.pieces(line))
     }
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
@@ -151,7 +147,7 @@ impl Adapter for Claude {
     }
 
     fn model(&self, line: &Line, request: &Value) -> Option<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         if has(&pieces, &["--model"]) {
             return None;
         }

@@ -37,10 +37,6 @@ enum Mode {
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("codex"));
 
-fn pieces(line: &Line) -> Vec<Piece> {
-    ROW.pieces(line)
-}
-
 /// Returns whether a `-c KEY=…` option sets `key`.
 fn configures(pieces: &[Piece], key: &str) -> bool {
     pieces.iter().any(|piece| match piece {
@@ -129,7 +125,7 @@ impl Adapter for Codex {
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let (mode, words) = mode(&pieces);
         let resumes = words.first() == Some(&"resume") && !has(&pieces, &["--last"]);
         let names = match mode {
@@ -145,7 +141,7 @@ impl Adapter for Codex {
     }
 
     fn begin(&self, line: &Line, with: &With, _session: Option<&str>) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let (mode, words) = mode(&pieces);
         let calls_a_model = mode != Mode::Other || words.first() == Some(&"review");
         let set = if calls_a_model { self.configuration(&pieces, with) } else { Vec::new() };
@@ -154,7 +150,7 @@ impl Adapter for Codex {
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let (mode, _) = mode(&pieces);
         let set = self.configuration(&pieces, with);
         let is_inside = place(line, &pieces) > 0;
@@ -185,7 +181,7 @@ impl Adapter for Codex {
     fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 
     fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         if mode(&pieces).0 == Mode::Other || has(&pieces, &["--ignore-user-config"]) {
             return Servers::default();
         }
@@ -218,7 +214,7 @@ impl Adapter for Codex {
     }
 
     fn remarks(&self, line: &Line, with: &With) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         let mut out = Vec::new();
         if mode(&pieces).0 == Mode::Other {
             return out;

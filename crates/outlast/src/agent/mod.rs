@@ -32,6 +32,7 @@ pub mod truth;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsString,
+    fs::DirEntry,
     path::{Path, PathBuf},
 };
 
@@ -320,22 +321,20 @@ pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
                 || name == "events" && path.parent().is_some_and(|parent| parent.ends_with(session))
         })
     };
-    const DEPTH: usize = 4;
+    const DEPTH: usize = 5;
+    files_below(directory, DEPTH).map(|entry| entry.path()).find(|path| is_its(path))
+}
+
+/// Returns what is below a directory and is none itself, in `depth` levels, the uppermost first. Read as it is asked for.
+fn files_below(directory: &Path, depth: usize) -> impl Iterator<Item = DirEntry> + use<> {
     let mut level = vec![directory.to_owned()];
-    for _ in 0..=DEPTH {
-        let mut below = Vec::new();
-        for directory in level {
-            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => below.push(entry.path()),
-                    Ok(_) if is_its(&entry.path()) => return Some(entry.path()),
-                    _ => {}
-                }
-            }
-        }
-        level = below;
-    }
-    None
+    (0..depth).flat_map(move |_| {
+        let entries = std::mem::take(&mut level).into_iter().flat_map(std::fs::read_dir).flatten().flatten();
+        let kinds = entries.filter_map(|entry| entry.file_type().ok().map(|kind| (entry, kind)));
+        let (below, files): (Vec<_>, Vec<_>) = kinds.partition(|(_, kind)| kind.is_dir());
+        level = below.into_iter().map(|(entry, _)| entry.path()).collect();
+        files.into_iter().map(|(entry, _)| entry)
+    })
 }
 
 #[cfg(test)]

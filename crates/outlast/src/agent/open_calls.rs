@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use outlast_core::{
-    body::{BodyRecord, Restoring},
+    body,
     engine::tool::SCOPE,
     journal::{Entry, Kind, Role, State},
     store::{self, Store},
@@ -180,7 +180,11 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
     let mut out = Answers::default();
     // Newest first: a result is in a later request than the answer that asked for it.
     for entry in entries.iter().rev().filter(is_its).take(CALLS) {
-        let body = body(store, of.run, entry.seq)?;
+        let body = match body::stored(store, of.run, entry.seq) {
+            // `outlast verify` reports bodies that cannot be read.
+            Err(store::Error::Corrupt { .. }) => None,
+            body => body?,
+        };
         let is_others = |body: &Vec<u8>| of.session.is_some_and(|id| !contains(body, id.as_bytes()));
         if body.as_ref().is_some_and(is_others) {
             continue;
@@ -218,23 +222,6 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
     }
     out.calls.reverse();
     Ok(out)
-}
-
-/// Returns a request's body; `None` if it is not kept or cannot be read.
-fn body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
-    let record = |seq| -> Result<Option<BodyRecord>, store::Error> {
-        let kept = store.payload(run, seq, Role::Request)?;
-        Ok(kept.and_then(|kept| BodyRecord::from_bytes(kept.decode().ok()?).ok()))
-    };
-    let Some(newest) = record(seq)? else { return Ok(None) };
-    let Ok(mut restoring) = Restoring::new(&newest) else { return Ok(None) };
-    while let Some(wanted) = restoring.wants() {
-        let Some(base) = record(wanted)? else { return Ok(None) };
-        if restoring.give(&base).is_err() {
-            return Ok(None);
-        }
-    }
-    Ok(restoring.finish().ok())
 }
 
 fn contains(text: &[u8], wanted: &[u8]) -> bool {

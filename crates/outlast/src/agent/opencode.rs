@@ -39,10 +39,6 @@ const PROVIDERS: [(&str, Upstream, &str, &str); 3] = [
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("opencode"));
 
-fn pieces(line: &Line) -> Vec<Piece> {
-    ROW.pieces(line)
-}
-
 fn runs(pieces: &[Piece]) -> bool {
     options::words(pieces).first() == Some(&"run")
 }
@@ -53,7 +49,7 @@ impl Adapter for Opencode {
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         // The session of `--attach` is kept by a server elsewhere.
         let names = if !ROW.converses(&pieces) {
             Names::Nothing
@@ -70,7 +66,7 @@ impl Adapter for Opencode {
     }
 
     fn resume(&self, line: &Line, _with: &With, session: &str, note: &str) -> Vec<String> {
-        let pieces = pieces(line);
+        let pieces = ROW.pieces(line);
         // Files came with the first prompt.
         let gone = [
             "-s",
@@ -101,7 +97,7 @@ impl Adapter for Opencode {
 
     fn tells(&self, line: &Line) -> bool {
         // Its full screen takes no prompt for a session that it shows.
-        runs(&pieces(line))
+        runs(&ROW.pieces(line))
     }
 
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
@@ -112,7 +108,7 @@ impl Adapter for Opencode {
             // With comments in it, say: opencode reads more than JSON, and theirs is not thrown away.
             Some(_) => return,
         };
-        let model = value(&pieces(line), &["-m", "--model"]).unwrap_or_default();
+        let model = value(&ROW.pieces(line), &["-m", "--model"]).unwrap_or_default();
         for (name, upstream, more, behind) in PROVIDERS {
             let row = upstream.row();
             let key = row.key_variables.iter().chain([&more]).find_map(|name| text(name));

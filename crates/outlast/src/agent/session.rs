@@ -13,7 +13,7 @@ use outlast_core::{
     words::id::{AttemptNo, RunNo, Slot},
 };
 use outlast_server::door::Seen;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
 use crate::program::say::say;
@@ -40,6 +40,16 @@ pub fn key(agent: Option<&str>, iteration: i64) -> Name {
 /// Returns the agent's newest stored session; `None` if there is none. Errors: those of the store; `Corrupt` if the
 /// session cannot be read.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
+    newest(store, run, key)
+}
+
+/// Returns the JSON value of a run's newest checkpoint of this name; `None` if there is none. Errors: those of the store;
+/// `Corrupt` if the value cannot be read.
+pub(super) fn newest<T: DeserializeOwned>(
+    store: &dyn Store,
+    run: RunNo,
+    key: &str,
+) -> Result<Option<T>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =
         |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
@@ -50,8 +60,13 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
 
 /// Returns the checkpoint that stores the session. The caller commits it synced before an agent with this id starts.
 pub fn keep(actor: Actor, key: Name, session: &Session) -> Checkpoint {
-    let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
-    Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
+    checkpoint(actor, key, session)
+}
+
+/// Returns the checkpoint that stores a value as JSON.
+pub(super) fn checkpoint(actor: Actor, name: Name, value: &impl Serialize) -> Checkpoint {
+    let value = Payload::encode(&serde_json::to_vec(value).unwrap_or_default());
+    Checkpoint { actor, slot: Slot::DRIVER, name, value }
 }
 
 /// Formats 16 random bytes as a UUID, version 4 of RFC 9562.

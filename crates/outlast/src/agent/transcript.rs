@@ -23,6 +23,7 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::session;
 use crate::program::file::{beside, write_new};
 
 /// Interval at which the session's files are checked for new lines.
@@ -173,14 +174,7 @@ impl Kept {
 
     /// Returns the names of the files that the store has copies of, relative to the directory.
     fn list(&self, store: &dyn Store) -> Result<Vec<String>, store::Error> {
-        let key = self.key();
-        let Some(entry) = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))? else {
-            return Ok(Vec::new());
-        };
-        let corrupt = |e: String| store::Error::Corrupt { what: format!("checkpoint {}: {e}", &*key) };
-        let Some(kept) = store.payload(self.run, entry.seq, Role::Value)? else { return Ok(Vec::new()) };
-        let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;
-        let names: Vec<String> = serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
+        let names: Vec<String> = session::newest(store, self.run, &self.key())?.unwrap_or_default();
         // A name that leads elsewhere was not written by us.
         Ok(names.into_iter().filter(|name| is_below(name)).collect())
     }
@@ -194,23 +188,12 @@ impl Kept {
     /// Returns the names of the session's files: its own, and those of its sub-agents.
     fn found(&self) -> Vec<String> {
         let Some(own) = super::transcript(&self.directory, &self.session) else { return Vec::new() };
-        let mut all = vec![own.clone()];
-        let mut level = vec![own.with_extension("")];
-        for _ in 0..DEPTH {
-            let mut below = Vec::new();
-            for entry in level.iter().flat_map(fs::read_dir).flatten().flatten() {
-                match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => below.push(entry.path()),
-                    Ok(kind) if kind.is_file() && entry.path().extension().is_some_and(|e| e == "jsonl") => {
-                        all.push(entry.path());
-                    }
-                    _ => {}
-                }
-            }
-            level = below;
-        }
+        let of_agents = super::files_below(&own.with_extension(""), DEPTH).filter(|entry| {
+            entry.file_type().is_ok_and(|kind| kind.is_file())
+                && entry.path().extension().is_some_and(|e| e == "jsonl")
+        });
         let name = |path: PathBuf| Some(path.strip_prefix(&self.directory).ok()?.to_str()?.to_owned());
-        all.into_iter().filter_map(name).collect()
+        [own.clone()].into_iter().chain(of_agents.map(|entry| entry.path())).filter_map(name).collect()
     }
 
     fn key(&self) -> Name {

@@ -19,7 +19,8 @@ use outlast_core::{
         step::Record as Close,
         tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
     },
-    journal::{Kind, Opening, Role, State, approval::Status, iteration_scope, payload::Payload},
+    journal::{Entry, Kind, Opening, Role, State, approval::Status, iteration_scope, payload::Payload},
+    reads::entries,
     run::{Record, attempt::Exit, rules::Rules},
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -201,19 +202,16 @@ impl Ledger {
 
     /// Counts the recorded answers of earlier attempts that calls without an id may get.
     fn earlier(&self, scope: &str, attempt: AttemptNo) -> Result<usize, store::Error> {
-        const PAGE: usize = 1000;
-        let (mut after, mut count) = (Seq(0), 0);
-        loop {
-            let page = self.store.entries(self.run, after, PAGE)?;
-            let Some(last) = page.last() else { return Ok(count) };
-            after = last.seq;
-            count += page
-                .iter()
-                .filter(|e| e.kind == Kind::Tool && *e.scope == *scope && e.delivered_to != Some(attempt))
-                .filter(|e| matches!(e.state, State::Done | State::Failed))
-                .filter(|e| e.tool.as_ref().is_some_and(|t| t.server == self.server && t.id.is_none()))
-                .count();
-        }
+        let is_earlier = |e: &Entry| {
+            e.kind == Kind::Tool
+                && *e.scope == *scope
+                && e.delivered_to != Some(attempt)
+                && matches!(e.state, State::Done | State::Failed)
+                && e.tool.as_ref().is_some_and(|t| t.server == self.server && t.id.is_none())
+        };
+        let counts =
+            entries::each(self.store.as_ref(), self.run).map(|e| e.map(|e| usize::from(is_earlier(&e))));
+        counts.sum()
     }
 
     fn actor(&self, life: &Life) -> Actor {

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use outlast_core::{envelope::Refusal, run::status::Status, words::id::Micros};
+use outlast_core::{run::status::Status, words::id::Micros};
 use outlast_server::door::{NOT_OPENED, Seen};
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
@@ -12,7 +12,7 @@ use super::{
     ended_by::{EndedBy, KillPoint, asked, heard},
     environment::Mark,
     output::Output,
-    provider::{self, Limited, Refused},
+    provider::{self, Limited},
 };
 use crate::{
     agent::truth::{self, Left},
@@ -49,16 +49,8 @@ const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 pub struct Outcome {
     pub exit: Exit,
     pub by: EndedBy,
-    /// Time at which the provider's usage limit ends; `None` if the agent did not end at a usage limit.
-    pub limited: Option<Micros>,
-    /// Ceiling on a plan, if the agent ended at a ceiling; `None` for any other end.
-    pub ceiling: Option<Box<Refusal>>,
-    /// Whether the proxy's last answer was that the call has no room in a budget now.
-    pub no_room: bool,
-    /// Refusal that the last call got and each later life would get too; `None` if there is none.
-    pub for_good: Option<Refused>,
-    /// Code and message of the proxy's last refusal, if it let no call of the attempt through.
-    pub refused: Option<String>,
+    /// Usage limit at which the agent ended, if any, and the proxy's last refusal.
+    pub limited: Limited,
     /// Number of processes of the attempt that could not be ended.
     pub left: usize,
     /// Whether it is certain that no process of the attempt is left.
@@ -168,6 +160,10 @@ pub async fn run(
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
     let (mut asked_for, mut unread) = (0, 0);
+    let mut count = |seen: &Seen| {
+        asked_for += u64::from(is_metered(seen));
+        unread += i64::from(*seen == Seen::Passed);
+    };
     let mut limited = Limited::default();
     let mut said = None;
     let ask = loop {
@@ -223,8 +219,7 @@ pub async fn run(
             printed = heard_of(&mut watch.printed) => limited.read(printed),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
-                asked_for += u64::from(is_metered(&seen));
-                unread += i64::from(seen == Seen::Passed);
+                count(&seen);
                 limited.note(&seen);
                 watch.outage.note(&seen).iter().for_each(|news| say(news));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
@@ -256,8 +251,7 @@ pub async fn run(
     };
     // The cause of the end may still be queued: the proxy reports it before the agent gets its answer.
     while let Ok(seen) = watch.seen.try_recv() {
-        asked_for += u64::from(is_metered(&seen));
-        unread += i64::from(seen == Seen::Passed);
+        count(&seen);
         limited.note(&seen);
         watch.outage.note(&seen).iter().for_each(|news| say(news));
     }
@@ -318,8 +312,7 @@ pub async fn run(
         None => child.try_wait()?.unwrap_or(Exit { code: None, signal: None }),
     };
     while let Ok(seen) = watch.seen.try_recv() {
-        asked_for += u64::from(is_metered(&seen));
-        unread += i64::from(seen == Seen::Passed);
+        count(&seen);
     }
     // If our own kill ended the agent, another process killed there for memory does not count as the agent's
     // OOM.
@@ -328,24 +321,7 @@ pub async fn run(
     if by == EndedBy::Itself {
         limited.ended(exit);
     }
-    let (until, ceiling, no_room) = (limited.until(), limited.why(), limited.no_room());
-    let (for_good, refused) = (limited.for_good().cloned(), limited.refused());
-    Ok(Outcome {
-        exit,
-        by,
-        limited: until,
-        ceiling,
-        no_room,
-        for_good,
-        refused,
-        left,
-        all_gone,
-        seen_at,
-        tools,
-        asked: asked_for,
-        unread,
-        oom,
-    })
+    Ok(Outcome { exit, by, limited, left, all_gone, seen_at, tools, asked: asked_for, unread, oom })
 }
 
 fn is_metered(seen: &Seen) -> bool {

@@ -196,7 +196,6 @@ struct Life {
     instance: InstanceNo,
     /// Active time of the attempt that was not posted yet, in milliseconds.
     active_ms: i64,
-    lived: Duration,
 }
 
 impl Driver {
@@ -316,7 +315,7 @@ impl Driver {
                 terminal.restore();
             }
             self.lived = began.elapsed();
-            let life = Life { attempt, instance, active_ms, lived: began.elapsed() };
+            let life = Life { attempt, instance, active_ms };
             let seen_at = outcome.as_ref().ok().map(|o| o.seen_at);
             match self.judge(life, outcome).await? {
                 Next::Exit(code) => return Ok(code),
@@ -365,13 +364,9 @@ impl Driver {
         let until = tokio::time::Instant::now() + wait;
         let since = story::view(self.store.as_ref(), &self.view)?.run.next_seq;
         loop {
-            let look = until.min(tokio::time::Instant::now() + LOOK);
-            tokio::select! {
-                () = tokio::time::sleep_until(look) => {}
-                signals = self.signals.next() => match ended_by::asked(&signals?) {
-                    Some(by) => return self.interrupted(by == EndedBy::Person).await.map(Some),
-                    None => continue,
-                },
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if let Some(code) = self.wait_for_signals(left.min(LOOK)).await? {
+                return Ok(Some(code));
             }
             let view = story::view(self.store.as_ref(), &self.view)?;
             match view.run.status {
@@ -379,7 +374,7 @@ impl Driver {
                     return self.finish(view.run.status).map(Some);
                 }
                 _ if view.run.stop_requested => return self.interrupted(true).await.map(Some),
-                _ if look == until => return Ok(None),
+                _ if tokio::time::Instant::now() >= until => return Ok(None),
                 _ if view.run.awaited_outage().is_some()
                     && probes::is_woken(self.store.as_ref(), &view.run, since)? =>
                 {

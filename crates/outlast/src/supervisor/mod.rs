@@ -16,7 +16,6 @@ pub mod patient;
 mod probes;
 mod progress;
 mod provider;
-mod questions;
 mod state;
 mod story;
 pub mod strays;
@@ -104,6 +103,18 @@ fn tell_strayed(typed: &[OsString], command: &[String]) {
     }
 }
 
+/// Makes this process a supervisor; the inner error is the exit code of one that was the front of a supervisor.
+fn stand_up(asked: TerminalOptions, context: &Context) -> Result<Result<Show, u8>, CliError> {
+    let role = match Role::of(asked, context)? {
+        Ok(role) => role,
+        Err(front) => return front.run(context).map(Err),
+    };
+    let show = role.show(asked)?;
+    log::start(&context.around, "warn");
+    reap::become_subreaper()?;
+    Ok(Ok(show))
+}
+
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     if args.keep_files.kept().is_some() {
@@ -111,21 +122,17 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     }
     let asked =
         TerminalOptions { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
-    let role = match Role::of(asked, &context)? {
-        Ok(role) => role,
-        Err(front) => return front.run(&context),
+    let show = match stand_up(asked, &context)? {
+        Ok(show) => show,
+        Err(code) => return Ok(code),
     };
-    let show = role.show(asked)?;
-    log::start(&context.around, "warn");
-    reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let parent = inside::surrounding(&context)?;
     let through = parent.as_ref().and_then(|parent| parent.proxy);
-    let asked = args.supervise.supervision().confine;
-    Confined::of(asked.as_ref(), &context, context.around.directory())?;
     let held = args.supervise.supervision();
-    intercept::check(held.intercept, asked.is_some(), through.is_some(), &context.around)?;
+    Confined::of(held.confine.as_ref(), &context, context.around.directory())?;
+    intercept::check(held.intercept, held.confine.is_some(), through.is_some(), &context.around)?;
     if held.net.is_some() {
         if through.is_some() || args.grpc != GrpcArgs::default() {
             let why = "a run inside another has that one's network, and the state over gRPC is outside of it"
@@ -185,14 +192,12 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         if view.run.created_at < began {
             say_what_is_missing(&view, &context);
         }
-        let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let grace = grace(args.grace_ms);
         let served = Served {
-            proxy: args.proxy,
             unpriced: None,
-            grpc,
+            grpc: args.grpc.over(view.spec.grpc.as_ref())?,
+            proxy: args.proxy,
             kill_at: args.kill_at,
-            grace,
+            grace: grace(args.grace_ms),
             through,
             show,
             files: Default::default(),
@@ -222,14 +227,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         return resume_all(store, &context, &args.proxy, args.stay);
     }
     let asked = TerminalOptions { pty: args.pty, detach: args.detach, no_logs: false };
-    let role = match Role::of(asked, &context)? {
-        Ok(role) => role,
-        Err(front) => return front.run(&context),
+    let show = match stand_up(asked, &context)? {
+        Ok(show) => show,
+        Err(code) => return Ok(code),
     };
-    let show = role.show(asked)?;
-    log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    reap::become_subreaper()?;
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
@@ -262,14 +264,12 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.run.status != Status::Halted {
             say(&format!("resuming {id}"));
         }
-        let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let grace = grace(args.grace_ms);
         let served = Served {
             unpriced: args.unpriced,
+            grpc: args.grpc.over(view.spec.grpc.as_ref())?,
             proxy: args.proxy,
-            grpc,
             kill_at: None,
-            grace,
+            grace: grace(args.grace_ms),
             through: None,
             show,
             files: (args.files, args.force.force),

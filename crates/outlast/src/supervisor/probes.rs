@@ -1,25 +1,32 @@
-//! Probes that a person asks for: `outlast wake` of a run that waits for its provider has the provider asked at once.
-//!
-//! The order is an act in the run's journal, and whoever holds the run's calls looks for it while the run waits.
+//! What happens while a run waits: approvals that the agent asks for are printed, each once, to whoever watches; and
+//! `outlast wake` of a run that waits for its provider has the provider asked at once. That order is an act in the run's
+//! journal, and whoever holds the run's calls looks for it while the run waits.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use outlast_core::{
+    journal::approval::{self, ApprovalId, Status as Is},
+    reads::{self, approvals::View},
     run::{Run, status::Status},
-    store::{self, Store},
+    store::{self, Store, filter::ApprovalFilter as Filter},
     words::id::{RunNo, Seq},
 };
 use outlast_server::{door::Proxy, node::HEARTBEAT};
 use tokio::sync::watch;
 
 use super::beat::Word;
+use crate::{program::say::say, render::look::clean_line};
 
 /// Name of the act that `outlast wake` records.
 const WAKE: &str = "wake";
 
-/// Has the proxy probe at once whenever a person wakes the run while its agent lives and its calls are held. Ends with the
-/// heartbeat.
+/// Longest excerpt of a question, in characters.
+const EXCERPT: usize = 160;
+
+/// Prints each pending approval once, and has the proxy probe at once whenever a person wakes the run, as long as the run
+/// waits while its agent lives. Ends with the heartbeat.
 pub async fn heed(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<Word>, proxy: Proxy) {
+    let mut said: BTreeSet<ApprovalId> = BTreeSet::new();
     // Number of the run's next entry when it was looked at last; `None` while it does not wait.
     let mut seen: Option<Seq> = None;
     loop {
@@ -27,17 +34,22 @@ pub async fn heed(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<W
         let since = seen.take();
         if waits {
             let store = store.clone();
-            let looked = tokio::task::spawn_blocking(move || look(&*store, run, since)).await;
+            let looks = move || (pending(&*store, run), look(&*store, run, since));
             // A failed read is tried again at the next beat. The heartbeat itself reports a failing store.
-            if let Ok(Ok(Some((next, is_woken)))) = looked {
-                seen = Some(next);
-                if is_woken {
-                    proxy.probe();
-                }
-            } else {
-                seen = since;
+            let (asked, woken) =
+                tokio::task::spawn_blocking(looks).await.unwrap_or((Ok(Vec::new()), Ok(None)));
+            let asked = asked.unwrap_or_default();
+            for view in asked.iter().rev().filter(|v| !said.contains(&v.id)) {
+                say(&question(view));
+            }
+            said.extend(asked.iter().map(|v| v.id));
+            let (next, is_woken) = woken.ok().flatten().map_or((since, false), |(next, is)| (Some(next), is));
+            seen = next;
+            if is_woken {
+                proxy.probe();
             }
         }
+        // A second question does not change the heartbeat's answer, so the wait also has a timeout.
         tokio::select! {
             changed = word.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(HEARTBEAT), if waits => {}
@@ -59,6 +71,18 @@ pub fn is_woken(store: &dyn Store, run: &Run, since: Seq) -> Result<bool, store:
     };
     let new = store.entries(run.no, Seq(since.0 - 1), count)?;
     Ok(new.iter().any(|entry| entry.act().is_some_and(|(name, _)| name == WAKE)))
+}
+
+fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
+    let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
+    reads::approvals::list(store, &filter, Some(Is::Pending))
+}
+
+/// Returns an approval that is asked for, in words.
+fn question(view: &View) -> String {
+    let asked = format!("{} {}", view.detail.tool, String::from_utf8_lossy(&view.arguments));
+    let (asked, id) = (clean_line(&asked, EXCERPT), view.id);
+    format!("the agent asks for {asked}: `outlast approve {id}`, or with --deny")
 }
 
 #[cfg(test)]

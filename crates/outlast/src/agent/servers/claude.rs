@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::{
-    AT_A_URL, Handed, NOT_APPROVED, ODD, RESTRICTED, Servers, StartContext, UNREADABLE, recorded, text,
-    upwards,
+    AT_A_URL, Handed, NOT_APPROVED, ODD, RESTRICTED, Servers, StartContext, UNREADABLE, names, settings,
+    text, texts, upwards,
 };
 
 /// Options of a command line that decide which servers Claude Code starts.
@@ -56,7 +56,7 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     };
     let restricted = files.restrict(asked);
     let mut handed = Map::new();
-    for (name, (entry, source)) in found {
+    for (name, (mut entry, source)) in found {
         let why = match (restricted, source, kind(&entry)) {
             (_, _, Kind::Url) => Some(AT_A_URL),
             (_, _, Kind::Odd) => Some(ODD),
@@ -64,23 +64,11 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
             (_, Source::Project { approved: false }, _) => Some(NOT_APPROVED),
             _ => None,
         };
-        if let Some(why) = why {
-            servers.told.leave(&name, why);
-            continue;
-        }
-        let variables: Vec<String> =
-            entry["env"].as_object().into_iter().flatten().map(|(n, _)| n.clone()).collect();
-        match recorded(place.program, &name, entry["command"].as_str(), words(&entry["args"]), &variables) {
-            Err(why) => servers.told.leave(&name, why),
-            Ok(recorded) => {
-                servers.told.recorded.push(name.clone());
-                if let Some(recorded) = recorded {
-                    let mut entry = entry;
-                    entry["command"] = recorded.command.into();
-                    entry["args"] = recorded.arguments.into();
-                    handed.insert(name, entry);
-                }
-            }
+        let variables: Vec<String> = names(&entry["env"]).collect();
+        if let Some(recorded) = servers.record(place.program, (&name, &entry), why, &variables) {
+            entry["command"] = recorded.command.into();
+            entry["args"] = recorded.arguments.into();
+            handed.insert(name, entry);
         }
     }
     if !handed.is_empty() {
@@ -100,15 +88,6 @@ fn kind(entry: &Value) -> Kind {
         (None | Some("stdio"), true, _) => Kind::Command,
         (_, _, true) => Kind::Url,
         _ => Kind::Odd,
-    }
-}
-
-/// Returns a list of words; empty for none, `None` for anything else.
-fn words(value: &Value) -> Option<Vec<String>> {
-    match value {
-        Value::Null => Some(Vec::new()),
-        Value::Array(words) => words.iter().map(|w| w.as_str().map(str::to_owned)).collect(),
-        _ => None,
     }
 }
 
@@ -170,7 +149,7 @@ impl<'a> Files<'a> {
             if has("local") {
                 add(&project["mcpServers"], Source::Own);
             }
-            let off: Vec<String> = words(&project["disabledMcpServers"]).unwrap_or_default();
+            let off: Vec<String> = texts(&project["disabledMcpServers"]).unwrap_or_default();
             found.retain(|name, _| !off.iter().any(|off| is_same(off, name)));
         }
         for given in &asked.given {
@@ -222,11 +201,7 @@ impl<'a> Files<'a> {
 
 /// Reads a file of JSON; `null` if it does not exist. The error names the file.
 fn object(path: &Path) -> Result<Value, String> {
-    let named = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match text(path).map_err(|_| named())? {
-        None => Ok(Value::Null),
-        Some(text) => serde_json::from_str(&text).map_err(|_| named()),
-    }
+    settings(path, |text| serde_json::from_str(text).ok())
 }
 
 /// Answers that the person gave about servers of `.mcp.json`.
@@ -249,12 +224,12 @@ impl Consent {
         for (settings, counts) in [(&own, has("user")), (&local, has("local") && is_trusted)] {
             if counts {
                 consent.all |= settings["enableAllProjectMcpServers"] == true;
-                consent.approved.extend(words(&settings["enabledMcpjsonServers"]).unwrap_or_default());
+                consent.approved.extend(texts(&settings["enabledMcpjsonServers"]).unwrap_or_default());
             }
         }
         let shared = object(&here.join("settings.json"))?;
         for settings in [&own, &local, &shared, project] {
-            consent.denied.extend(words(&settings["disabledMcpjsonServers"]).unwrap_or_default());
+            consent.denied.extend(texts(&settings["disabledMcpjsonServers"]).unwrap_or_default());
         }
         Ok(consent)
     }
@@ -328,7 +303,7 @@ mod tests {
                 .unwrap()
                 .values()
                 .map(|s| {
-                    format!("{} {}", s["command"].as_str().unwrap(), words(&s["args"]).unwrap().join(" "))
+                    format!("{} {}", s["command"].as_str().unwrap(), texts(&s["args"]).unwrap().join(" "))
                 })
                 .collect();
             assert_eq!(lines, handed);

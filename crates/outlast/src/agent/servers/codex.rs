@@ -8,9 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
+
 use super::{
     AT_A_URL, Handed, ODD, OF_A_PROFILE, OF_THE_MACHINE, OF_THE_PROJECT, ON_THE_LINE, RESTRICTED, Servers,
-    StartContext, UNREADABLE, recorded, text, upwards,
+    StartContext, UNREADABLE, names, settings, upwards,
 };
 
 const TABLE: &str = "mcp_servers";
@@ -37,17 +39,18 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
         }
     };
     // Where other files name a server too, which definition counts is Codex's affair.
+    let of_file = |table: &Value| names(&table[TABLE]).collect();
     let mut others: Vec<(&str, Result<BTreeSet<String>, String>)> = Vec::new();
     for directory in upwards(place.directory).map(|d| d.join(".codex")).filter(|d| !is_same(d, &own)) {
-        others.push((OF_THE_PROJECT, read(directory.join("config.toml")).map(|t| names(&t))));
+        others.push((OF_THE_PROJECT, read(directory.join("config.toml")).map(|t| of_file(&t))));
     }
     if let Some(profile) = &asked.profile {
-        others.push((OF_A_PROFILE, read(own.join(format!("{profile}.config.toml"))).map(|t| names(&t))));
+        others.push((OF_A_PROFILE, read(own.join(format!("{profile}.config.toml"))).map(|t| of_file(&t))));
     }
-    let profiles = config.get("profiles").and_then(toml::Value::as_table).into_iter().flatten();
-    let in_profiles = profiles.filter_map(|(_, profile)| profile.as_table()).flat_map(names).collect();
+    let profiles = config["profiles"].as_object().into_iter().flatten();
+    let in_profiles = profiles.flat_map(|(_, profile)| names(&profile[TABLE])).collect();
     others.push((OF_A_PROFILE, Ok(in_profiles)));
-    others.push((OF_THE_MACHINE, read(machine.join("config.toml")).map(|t| names(&t))));
+    others.push((OF_THE_MACHINE, read(machine.join("config.toml")).map(|t| of_file(&t))));
     let on_the_line = |key: &String| {
         let name = key.strip_prefix(TABLE)?.strip_prefix('.')?.split('.').next()?;
         Some(name.trim_matches('"').to_owned())
@@ -56,10 +59,10 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     let managed = ["requirements.toml", "managed_config.toml"].map(|name| machine.join(name));
     let managed = managed.into_iter().chain([own.join("managed_config.toml")]);
     let restricted = asked.set.iter().any(|key| key == TABLE)
-        || managed.into_iter().any(|path| read(path).map_or(true, |t| t.contains_key(TABLE)));
+        || managed.into_iter().any(|path| read(path).map_or(true, |t| t.get(TABLE).is_some()));
     let mut words = Vec::new();
-    for (name, entry) in config.get(TABLE).and_then(toml::Value::as_table).into_iter().flatten() {
-        if entry.get("enabled").and_then(toml::Value::as_bool) == Some(false) {
+    for (name, entry) in config[TABLE].as_object().into_iter().flatten() {
+        if entry["enabled"] == false {
             continue;
         }
         let elsewhere = others.iter().find_map(|(why, names)| match names {
@@ -67,30 +70,17 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
             // A file that cannot be read may name it.
             _ => Some(*why),
         });
-        let is_command = entry.get("command").is_some_and(toml::Value::is_str);
+        let is_command = entry["command"].is_string();
         let why = match (is_command, elsewhere) {
-            (false, _) if entry.get("url").is_some() => Some(AT_A_URL),
+            (false, _) if !entry["url"].is_null() => Some(AT_A_URL),
             (false, _) => Some(ODD),
             (true, Some(why)) => Some(why),
             (true, None) => restricted.then_some(RESTRICTED),
         };
-        let recorded = match why {
-            Some(why) => Err(why),
-            None => {
-                recorded(place.program, name, entry["command"].as_str(), arguments(entry), &variables(entry))
-            }
-        };
-        match recorded {
-            Err(why) => servers.told.leave(name, why),
-            Ok(recorded) => {
-                servers.told.recorded.push(name.clone());
-                if let Some(recorded) = recorded {
-                    // JSON's texts and lists of texts are TOML's, too.
-                    let text = |value: serde_json::Value| value.to_string();
-                    words.push(format!("{TABLE}.{name}.command={}", text(recorded.command.into())));
-                    words.push(format!("{TABLE}.{name}.args={}", text(recorded.arguments.into())));
-                }
-            }
+        if let Some(recorded) = servers.record(place.program, (name, entry), why, &variables(entry)) {
+            // JSON's texts and lists of texts are TOML's, too.
+            words.push(format!("{TABLE}.{name}.command={}", Value::from(recorded.command)));
+            words.push(format!("{TABLE}.{name}.args={}", Value::from(recorded.arguments)));
         }
     }
     for (why, named) in others {
@@ -106,37 +96,15 @@ pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     servers
 }
 
-/// Returns the words of a server's `args`; `None` if they are no texts.
-fn arguments(entry: &toml::Value) -> Option<Vec<String>> {
-    match entry.get("args") {
-        None => Some(Vec::new()),
-        Some(list) => list.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
-    }
-}
-
 /// Returns the names of the variables that a server's settings give it.
-fn variables(entry: &toml::Value) -> Vec<String> {
-    let set =
-        entry.get("env").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name.clone());
-    let passed = entry.get("env_vars").and_then(toml::Value::as_array).into_iter().flatten();
-    set.chain(passed.filter_map(|name| name.as_str().map(str::to_owned))).collect()
+fn variables(entry: &Value) -> Vec<String> {
+    let passed = entry["env_vars"].as_array().into_iter().flatten();
+    names(&entry["env"]).chain(passed.filter_map(|name| name.as_str().map(str::to_owned))).collect()
 }
 
-/// Returns the names of the servers in a file.
-fn names(table: &toml::Table) -> BTreeSet<String> {
-    table
-        .get(TABLE)
-        .and_then(toml::Value::as_table)
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name.clone())
-        .collect()
-}
-
-/// Reads a file of TOML; empty if it does not exist. The error names the file.
-fn table(path: &Path) -> Result<toml::Table, String> {
-    let named = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    text(path).map_err(|_| named())?.unwrap_or_default().parse().map_err(|_| named())
+/// Reads a file of TOML; `null` if it does not exist. The error names the file.
+fn table(path: &Path) -> Result<Value, String> {
+    settings(path, |text| serde_json::to_value(text.parse::<toml::Table>().ok()?).ok())
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

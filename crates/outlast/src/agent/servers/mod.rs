@@ -18,13 +18,13 @@ use outlast_core::{
         actor::Actor,
         checkpoint::{Checkpoint, Name},
     },
-    journal::{Kind, Role, payload::Payload},
-    store::{self, Sought, Store},
-    words::id::{RunNo, Slot},
+    store::{self, Store},
+    words::id::RunNo,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::session;
 use crate::settings::{mcp::is_name, surroundings::Surroundings};
 
 /// Reasons for which a server is not recorded, as people read them.
@@ -60,6 +60,28 @@ pub struct Servers {
 }
 
 impl Servers {
+    /// Records a server, unless `why` says why not. Returns the command that is to be handed to the agent in place of its
+    /// own, if any. `variables`: see [`recorded`].
+    fn record(
+        &mut self,
+        program: &Path,
+        (name, entry): (&str, &Value),
+        why: Option<&'static str>,
+        variables: &[String],
+    ) -> Option<Recorded> {
+        let (command, arguments) = (entry["command"].as_str(), texts(&entry["args"]));
+        match why.map_or_else(|| recorded(program, name, command, arguments, variables), Err) {
+            Err(why) => {
+                self.told.leave(name, why);
+                None
+            }
+            Ok(recorded) => {
+                self.told.recorded.push(name.to_owned());
+                recorded
+            }
+        }
+    }
+
     /// Leaves all servers as they are: their recorder could not reach the store.
     pub fn confined(mut self) -> Servers {
         for name in std::mem::take(&mut self.told.recorded) {
@@ -153,17 +175,35 @@ fn key(agent: Option<&str>) -> Name {
 
 /// Returns the servers that were told of last; `None` if the agent had none. Errors: the store's.
 pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option<ServerNames>, store::Error> {
-    let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, &key(agent)))? else {
-        return Ok(None);
-    };
-    let kept = store.payload(run, entry.seq, Role::Value)?;
-    Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()))
+    match session::newest(store, run, &key(agent)) {
+        Err(store::Error::Corrupt { .. }) => Ok(None),
+        kept => kept,
+    }
 }
 
 /// Returns the checkpoint that keeps the servers, for people.
 pub fn keep(actor: Actor, agent: Option<&str>, told: &ServerNames) -> Checkpoint {
-    let value = Payload::encode(&serde_json::to_vec(told).unwrap_or_default());
-    Checkpoint { actor, slot: Slot::DRIVER, name: key(agent), value }
+    session::checkpoint(actor, key(agent), told)
+}
+
+/// Returns a list of texts; empty for none, `None` for anything else.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::Array(texts) => texts.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    }
+}
+
+/// Returns the names of an object's members.
+fn names(value: &Value) -> impl Iterator<Item = String> {
+    value.as_object().into_iter().flatten().map(|(name, _)| name.clone())
+}
+
+/// Reads a file of settings by `parse`; `null` if it does not exist. The error names the file.
+fn settings(path: &Path, parse: impl FnOnce(&str) -> Option<Value>) -> Result<Value, String> {
+    let parsed = text(path).ok().and_then(|text| text.map_or(Some(Value::Null), |text| parse(&text)));
+    parsed.ok_or_else(|| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// Returns the directory and those above it, the nearest first.

@@ -80,46 +80,25 @@ impl Mirror {
     /// Rewrites the file from the store. A failure to write it is only printed, since the context itself is committed.
     /// Errors: those of the store.
     pub fn renew(&self, store: &dyn Store, view: &RunView, attempt: AttemptNo) -> Result<(), CliError> {
-        let written = self.locked(|| {
-            let context = TaskContext::read(store, &view.run.id)?;
-            let text = document(
-                &context,
-                view.run.id.as_str(),
-                attempt,
-                rfc3339(match context.at {
-                    Some(at) => at,
-                    None => store.now()?,
-                }),
-            );
-            Ok(self.write(&text, view.run.id.as_str()))
-        });
-        match written {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(e @ (Error::Newer { .. } | Error::Foreign { .. }))) => {
-                say(&format!("{e}; the context itself is safe in the store (`outlast ctx get`)"));
-                say("hint: move that file away, or name another one with --state-file");
-                Ok(())
-            }
-            Ok(Err(e)) => {
-                say(&format!("{e}; the context itself is safe in the store (`outlast ctx get`)"));
-                Ok(())
+        let written = match self.lock() {
+            Ok(lock) => {
+                // The context is read under the lock, so that no older copy is written last.
+                let context = TaskContext::read(store, &view.run.id)?;
+                let at = context.at.map_or_else(|| store.now(), Ok)?;
+                let text = document(&context, view.run.id.as_str(), attempt, rfc3339(at));
+                let written = self.write(&text, view.run.id.as_str());
+                drop(lock);
+                written
             }
             Err(e) => Err(e),
-        }
-    }
-
-    /// Runs `write` as the only writer. The context is read under the lock, so that no older copy is written last.
-    fn locked(
-        &self,
-        write: impl FnOnce() -> Result<Result<(), Error>, CliError>,
-    ) -> Result<Result<(), Error>, CliError> {
-        let lock = match self.lock() {
-            Ok(lock) => lock,
-            Err(e) => return Ok(Err(e)),
         };
-        let done = write();
-        drop(lock);
-        done
+        if let Err(e) = written {
+            say(&format!("{e}; the context itself is safe in the store (`outlast ctx get`)"));
+            if let Error::Newer { .. } | Error::Foreign { .. } = e {
+                say("hint: move that file away, or name another one with --state-file");
+            }
+        }
+        Ok(())
     }
 
     fn lock(&self) -> Result<File, Error> {

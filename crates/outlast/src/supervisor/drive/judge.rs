@@ -14,10 +14,7 @@ use outlast_core::{
     reads::entries,
     run::{Run, attempt::Attempt, status::Status},
     store::{self, Ask as _, Durability},
-    words::{
-        clock::random,
-        id::{AttemptNo, InstanceNo},
-    },
+    words::id::{AttemptNo, InstanceNo},
 };
 use outlast_process::{
     crash_loop::{self, Death},
@@ -97,7 +94,7 @@ impl Driver {
             }
         };
         let exit = outcome.exit;
-        (self.oom, self.unread, self.refused) = (outcome.oom, outcome.unread, outcome.refused.clone());
+        (self.oom, self.unread, self.refused) = (outcome.oom, outcome.unread, outcome.limited.refused());
         self.asked += outcome.asked;
         if outcome.oom {
             say("the kernel killed the agent for its memory (OOM)");
@@ -113,8 +110,8 @@ impl Driver {
             self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
             return Ok(Next::Exit(self.finish(status)?));
         }
-        if let Some(until) = outcome.limited.filter(|_| is_end_at_limit(outcome)) {
-            let status = self.end_of(life, exit, Then::Sleep { until, why: outcome.ceiling.clone() }).await?;
+        if let Some(until) = outcome.limited.until().filter(|_| is_end_at_limit(outcome)) {
+            let status = self.end_of(life, exit, Then::Sleep { until, why: outcome.limited.why() }).await?;
             // A run that got on before its limit begins again soon when that is over.
             if self.got_on(life.attempt)? {
                 self.backoff.got_on();
@@ -132,7 +129,7 @@ impl Driver {
         }
         // An agent that waits for a person's approval is restarted, and asks again.
         let waits = status == Status::Waiting && run.halt.is_some();
-        if (waits || outcome.no_room) && gave_up(outcome) {
+        if (waits || outcome.limited.no_room()) && gave_up(outcome) {
             self.end_of(life, exit, Then::Wait).await?;
             return Ok(Next::Wait);
         }
@@ -142,8 +139,7 @@ impl Driver {
             Verdict::Done if self.is_unfinished()? => {
                 // Many signal handlers exit with 0, but the task is still open: that counts as an
                 // interruption.
-                let status = self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
-                Ok(Next::Exit(self.finish(status)?))
+                self.over(life, exit, Then::Interrupt { by_person: false }).await
             }
             Verdict::Done if self.view.spec.looping().is_some() => {
                 match self.end_of(life, exit, Then::Turn).await? {
@@ -152,15 +148,12 @@ impl Driver {
                 }
             }
             Verdict::Done => {
-                let status = self.end_of(life, exit, Then::Complete).await?;
-                let code = self.finish(status)?;
+                let over = self.over(life, exit, Then::Complete).await?;
                 self.say_if_unmetered()?;
-                Ok(Next::Exit(code))
+                Ok(over)
             }
             Verdict::Interrupted => {
-                let then = Then::Interrupt { by_person: outcome.by == EndedBy::Person };
-                let status = self.end_of(life, exit, then).await?;
-                Ok(Next::Exit(self.finish(status)?))
+                self.over(life, exit, Then::Interrupt { by_person: outcome.by == EndedBy::Person }).await
             }
             Verdict::Stop(why) => {
                 let (text, code) = match why {
@@ -184,12 +177,7 @@ impl Driver {
                 Ok(Next::Exit(code))
             }
             Verdict::Restart(_) => match self.futile(life, outcome, &attempts)? {
-                Some(why) => {
-                    self.end_of(life, exit, Then::Fail(why.clone())).await?;
-                    say(&format!("not restarted: {why}"));
-                    self.finish(Status::Failed)?;
-                    Ok(Next::Exit(exit_code::FAILED))
-                }
+                Some(why) => self.give_up(life, exit, ("not restarted: ", why), exit_code::FAILED).await,
                 None => self.restart(life, exit).await,
             },
         }
@@ -226,11 +214,9 @@ impl Driver {
             self.end_of(life, exit, Then::AwaitProvider).await?;
             return Ok(Next::Wait);
         };
-        self.end_of(life, exit, Then::Fail(why.clone())).await?;
-        say(&why);
-        self.finish(Status::Failed)?;
+        let over = self.give_up(life, exit, ("", why), exit_code::FAILED).await?;
         say(&format!("hint: take it up again with `outlast resume {}`", called(&self.view)));
-        Ok(Next::Exit(exit_code::FAILED))
+        Ok(over)
     }
 
     /// Returns whether a task was begun and not done. An exit with 0 is then an interruption.
@@ -251,18 +237,15 @@ impl Driver {
                 "crash loop: {} deaths in 10 minutes with nothing finished between, the last with {exit}",
                 crash_loop::DEATHS
             );
-            self.end_of(life, exit, Then::Fail(why.clone())).await?;
-            say(&why);
-            self.finish(Status::Failed)?;
+            let over = self.give_up(life, exit, ("", why), exit_code::CRASH_LOOP).await?;
             self.say_if_unmetered()?;
-            return Ok(Next::Exit(exit_code::CRASH_LOOP));
+            return Ok(over);
         }
         self.end_of(life, exit, Then::Restart).await?;
         if self.got_on(life.attempt)? {
             self.backoff.got_on();
         }
-        let entropy = u64::from_le_bytes(random(self.context.entropy.as_ref()));
-        let wait = self.backoff.after(life.lived, entropy);
+        let wait = self.jitter();
         let mut view = story::view(self.store.as_ref(), &self.view)?;
         if self.conduct.is_some() {
             // The agent keeps its conversation itself, and asks for none of the recorded answers again.
@@ -292,6 +275,26 @@ impl Driver {
             .collect();
         deaths.push(death(now.0, closed));
         Ok(crash_loop::is_crash_loop(&deaths))
+    }
+
+    /// Records an attempt's end that is the run's, and says it.
+    async fn over(&self, life: &Life, exit: Exit, then: Then) -> Result<Next, CliError> {
+        let status = self.end_of(life, exit, then).await?;
+        self.finish(status).map(Next::Exit)
+    }
+
+    /// Fails the run with its attempt, and says `why`.
+    async fn give_up(
+        &self,
+        life: &Life,
+        exit: Exit,
+        (before, why): (&str, String),
+        code: u8,
+    ) -> Result<Next, CliError> {
+        self.end_of(life, exit, Then::Fail(why.clone())).await?;
+        say(&format!("{before}{why}"));
+        self.finish(Status::Failed)?;
+        Ok(Next::Exit(code))
     }
 
     async fn end_of(&self, life: &Life, exit: Exit, then: Then) -> Result<Status, CliError> {
@@ -378,7 +381,7 @@ impl Driver {
         if !gave_up(outcome) {
             return Ok(None);
         }
-        if let Some(refused) = &outcome.for_good {
+        if let Some(refused) = outcome.limited.for_good() {
             let id = called(&self.view);
             let hint = match (refused.code.as_str(), &refused.hint) {
                 (outlast_server::door::TOO_LARGE, _) => {

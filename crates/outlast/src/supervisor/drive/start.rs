@@ -51,7 +51,7 @@ use crate::{
         front::Behind,
         intercept::Interception,
         patient::Patient,
-        probes, provider, questions,
+        probes, provider,
         state::StateFace,
     },
 };
@@ -167,7 +167,6 @@ impl Driver {
             told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
         }
         let telling = Delivering::start(told, &context, &network, store.clone(), node.clone());
-        tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         tokio::spawn(probes::heed(store.clone(), view.run.no, beat.word(), proxy.clone()));
         Ok(Driver {
             directory,

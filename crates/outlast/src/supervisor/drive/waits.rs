@@ -78,21 +78,36 @@ impl Driver {
                 }
             }
             let Some(nap) = nap(view.run.wake_at.unwrap_or(until), self.store.now()?) else { break };
-            tokio::select! {
-                () = tokio::time::sleep(nap) => {}
-                signals = self.signals.next() => if let Some(by) = ended_by::asked(&signals?) {
-                    return self.interrupted(by == EndedBy::Person).await.map(Some);
-                },
-            }
-            if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
-                held = Instant::now();
-                self.hold().await?;
+            if let Some(code) = self.wait_and_hold(nap, &mut held).await? {
+                return Ok(Some(code));
             }
         }
         // Jitter, so that runs that wait for one account's limit do not all return at once. The backoff grows
         // while a limit that should be over is not.
         let jitter = self.jitter();
         self.pause(jitter).await
+    }
+
+    /// Waits until `wait` is over, or a signal has come. Returns the exit code if a person or the machine ends the run by
+    /// the signal; `None` otherwise.
+    pub(super) async fn wait_for_signals(&self, wait: Duration) -> Result<Option<u8>, CliError> {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(None),
+            signals = self.signals.next() => match ended_by::asked(&signals?) {
+                Some(by) => self.interrupted(by == EndedBy::Person).await.map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Waits as [`Driver::wait_for_signals`] does, and renews the lease that was renewed at `held`, if it is time.
+    async fn wait_and_hold(&self, wait: Duration, held: &mut Instant) -> Result<Option<u8>, CliError> {
+        let ended = self.wait_for_signals(wait).await?;
+        if ended.is_none() && (held.elapsed() >= HOLD || self.beat.word().borrow().dead) {
+            *held = Instant::now();
+            self.hold().await?;
+        }
+        Ok(ended)
     }
 
     /// Takes or renews the run's lease. Returns the time until which the run sleeps (`None` if it does not sleep) and
@@ -131,15 +146,8 @@ impl Driver {
                 said = true;
                 self.hold().await?;
             }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_FOR_ROOM) => {}
-                signals = self.signals.next() => if let Some(by) = ended_by::asked(&signals?) {
-                    return self.interrupted(by == EndedBy::Person).await.map(Some);
-                },
-            }
-            if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
-                held = Instant::now();
-                self.hold().await?;
+            if let Some(code) = self.wait_and_hold(LOOK_FOR_ROOM, &mut held).await? {
+                return Ok(Some(code));
             }
         }
         if said {
@@ -189,7 +197,7 @@ impl Driver {
     }
 
     /// Returns the pause before the next attempt, so that runs that wait for one thing do not all return at once.
-    fn jitter(&mut self) -> Duration {
+    pub(super) fn jitter(&mut self) -> Duration {
         self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())))
     }
 
