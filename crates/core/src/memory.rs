@@ -13,30 +13,23 @@ use std::{
 
 use crate::{
     engine::{
-        loaded::{Loaded, Need, Numbers, Table},
-        op::{self, Op},
+        Loaded, Need, Numbers, Op,
+        loaded::Table,
+        op::{self},
     },
     envelope::{
-        Envelope,
+        Budget, Envelope,
         audit::{Gone, Sums},
-        budget::Budget,
     },
     events::{self, Event, Mark, delivery::Delivery},
-    journal::{Entry, Kind, Role, State, payload::Payload},
-    run::{
-        Admission, Run, Spec,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-        token::TokenKey,
-    },
+    journal::{Entry, Kind, Payload, Role, State},
+    run::{Admission, Attempt, Instance, Lease, Run, Spec, TokenKey},
     store::{
         Answer, Durability, Error, Question, Store, Ticket,
         load::{self, Fetch, Key},
     },
     words::{
-        clock::Clock,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunNo, Seq, Slot},
-        row::{Row, Touch},
+        AttemptNo, BudgetNo, Clock, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, Row, RunNo, Seq, Slot, Touch,
     },
 };
 

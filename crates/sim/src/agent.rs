@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::words::id::{AttemptNo, RunNo};
+use outlast_core::words::{AttemptNo, RunNo};
 
 use crate::{
     happening::{Credential, Logical, Request, ToAgent, ToProcess},

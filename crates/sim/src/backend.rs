@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need},
+    engine::{Loaded, Need},
     envelope::budget::Past,
     journal::State as EntryState,
     memory::{MemoryStore, Tables},
@@ -11,7 +11,7 @@ use outlast_core::{
         Durability, Error, Store as _,
         load::{Fetch, Key},
     },
-    words::id::{InstanceNo, Micros},
+    words::{InstanceNo, Micros},
 };
 use outlast_store::backend::{Backend, CommitFailed, DataVersion};
 

@@ -5,10 +5,7 @@ use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     memory::MemoryStore,
-    words::{
-        clock::{Clock as _, ManualClock},
-        id::Micros,
-    },
+    words::{Clock as _, ManualClock, Micros},
 };
 
 use crate::{bug::Bug, rng::Rng};

@@ -4,14 +4,11 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{
-        op::{Op, Outcome},
-        run::process::{DeclareDead, Register},
-    },
+    engine::{DeclareDead, Op, Outcome, Register},
     memory::MemoryStore,
-    run::instance::{Identity, Life},
+    run::{Identity, Life},
     store::{Ask as _, Durability, Error, Store as _, Ticket},
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 use outlast_store::group::Step;
 

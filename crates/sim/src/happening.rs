@@ -4,12 +4,9 @@ use std::sync::Arc;
 
 use outlast_core::{
     call::desk::{self, Key},
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     store::{Durability, Error},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, InstanceNo, RunNo, Seq},
-    },
+    words::{AttemptNo, Digest, InstanceNo, RunNo, Seq},
 };
 
 use crate::{program::Ask, provider::Piece, setup::Trouble};

@@ -11,21 +11,14 @@ use std::{
 };
 
 use outlast_core::{
-    call::{Visible, exchange::Frame, rate::Rate},
-    engine::{
-        call::admit::{Admission, Admit},
-        op::{Op, Outcome},
-    },
-    envelope::{
-        Owner,
-        budget::Per,
-        unit::{Amounts, Unit},
-    },
+    call::{Rate, Visible, exchange::Frame},
+    engine::{Admission, Admit, Op, Outcome},
+    envelope::{Amounts, Owner, Per, Unit},
     journal::{Entry, Kind, Opening, Role, State},
     memory::{MemoryStore, Tables},
-    run::{InDoubt, instance::Life, status::Status},
+    run::{InDoubt, Life, Status},
     store::Error,
-    words::id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
+    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
 };
 
 use crate::{

@@ -1,10 +1,10 @@
 //! Surroundings of the processes and agents: the engine, the provider, the oracle, and which process is in trouble.
 
 use outlast_core::{
-    call::{membership::LEASE_MS, rate::Rate},
-    engine::{call::settle::Close, op::Op, run::process::DeclareDead},
+    call::{Rate, membership::LEASE_MS},
+    engine::{Close, DeclareDead, Op},
     state::run_namespace,
-    words::id::{InstanceNo, RunNo, Seq},
+    words::{InstanceNo, RunNo, Seq},
 };
 
 use crate::{

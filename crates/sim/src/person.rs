@@ -3,41 +3,16 @@
 
 use outlast_core::{
     engine::{
-        actor::Actor,
-        approval::{Asker, DecideApproval, RequestApproval},
-        budget::{RaiseBudget, RemoveBudget},
-        call::settle::{Close, Settle},
-        item::{ClaimItem, ResetItem},
-        op::Op,
-        run::{
-            claim::{Claim, Enter},
-            end_attempt::{EndAttempt, Reopen, Then},
-            fork::{Fork, Snapshot},
-            limits::Raise,
-            pause::Hold,
-            process::DeclareDead,
-            start::Start,
-            tell::{Tell, Word},
-        },
-        state::{
-            put::{Change, Put},
-            retain::Retain,
-        },
-        step::{BeginStep, NextTry, Record, ResolveStep},
+        Actor, Asker, BeginStep, Change, Claim, ClaimItem, Close, DecideApproval, DeclareDead, EndAttempt,
+        Enter, Fork, Hold, NextTry, Op, Put, Raise, RaiseBudget, Record, RemoveBudget, Reopen,
+        RequestApproval, ResetItem, ResolveStep, Retain, Settle, Snapshot, Start, Tell, Word,
+        run::end_attempt::Then,
     },
-    envelope::{
-        budget::Name as BudgetName,
-        unit::{Limits, PerUnit, Unit},
-    },
-    journal::{
-        Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload,
-    },
-    run::{Spec, attempt::Exit, origin::Origin},
+    envelope::{Limits, PerUnit, Unit, budget::Name as BudgetName},
+    journal::{ApprovalId, Entry, Kind, OnChange, Opening, Payload, State, iteration_scope},
+    run::{Exit, Origin, Spec},
     state::{Name, Position, Retention},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
-    },
+    words::{AttemptNo, Digest, InstanceNo, RunId, RunNo, Seq, Slot},
 };
 
 use crate::{happening::Runs, outside::Outside};

@@ -7,7 +7,7 @@ use outlast_core::{
         marks::Marks,
         rates::Rates,
     },
-    engine::rule::taking::Received,
+    engine::Received,
 };
 
 use crate::bug::Bug;

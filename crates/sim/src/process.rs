@@ -20,13 +20,10 @@ use outlast_core::{
         desk::{self, At, Deed, Key},
         rates::Wants,
     },
-    engine::op::Op,
+    engine::Op,
     memory::MemoryStore,
     store::{Durability, Error, Ticket},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, InstanceNo, RunNo, Seq},
-    },
+    words::{AttemptNo, Digest, InstanceNo, RunNo, Seq},
 };
 
 use self::held::{Carried, Client};

@@ -4,18 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     call::{
+        Rate,
         exchange::{Failure, Frame, Silence},
-        rate::Rate,
     },
-    engine::call::settle::Bill,
-    envelope::unit::Amounts,
+    engine::Bill,
+    envelope::Amounts,
     price::Bound,
-    words::{
-        digest::Digest,
-        id::{RunNo, Seq},
-        money::nano_from_pico,
-        usage::{ServiceTier, Usage},
-    },
+    words::{Digest, RunNo, Seq, ServiceTier, Usage, money::nano_from_pico},
 };
 
 use crate::rng::Rng;

@@ -1,6 +1,6 @@
 //! Random numbers drawn from the seed.
 
-use outlast_core::words::clock::SeededEntropy;
+use outlast_core::words::SeededEntropy;
 
 /// Source of small random numbers. Biased by less than 2^-50, which no test can see.
 pub struct Rng(SeededEntropy);

@@ -1,8 +1,8 @@
 //! Setup drawn from a seed: runs with their limits, programs, and the troubles to come.
 
 use outlast_core::{
-    call::rate::Rate,
-    envelope::unit::{Limits, Unit},
+    call::Rate,
+    envelope::{Limits, Unit},
     run::InDoubt,
 };
 

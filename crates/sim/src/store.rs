@@ -11,7 +11,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     memory::{MemoryStore, Tables},
     store::{Durability, Error, Ticket},
 };
@@ -119,8 +119,8 @@ pub fn resolved(ticket: &mut Ticket) -> Option<Result<Outcome, Error>> {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        engine::{op::Verb, run::process::Register},
-        words::{clock::ManualClock, id::Micros},
+        engine::{Register, Verb},
+        words::{ManualClock, Micros},
     };
 
     use super::*;

@@ -5,30 +5,15 @@ mod tool;
 
 use outlast_core::{
     engine::{
-        Error as Refused,
-        actor::Actor,
-        approval::{Asker, DecideApproval, RequestApproval},
-        call::settle::StorePart,
-        item::{ClaimItem, ItemEnd, RecordItem},
-        op::{Op, Outcome},
-        run::{
-            claim::Claimed,
-            end_attempt::{EndAttempt, Then},
-        },
-        state::put::{Change, Put},
-        step::{BeginStep, NextTry, Record, ResolveStep, Step},
+        Actor, Asker, BeginStep, Change, ClaimItem, Claimed, DecideApproval, EndAttempt, Error as Refused,
+        ItemEnd, NextTry, Op, Outcome, Put, Record, RecordItem, RequestApproval, ResolveStep, Step,
+        StorePart, run::end_attempt::Then,
     },
-    journal::{
-        Opening, Role,
-        approval::Status,
-        iteration_scope,
-        job::{ItemClaim, OnChange},
-        payload::Payload,
-    },
-    run::attempt::Exit,
+    journal::{ItemClaim, OnChange, Opening, Payload, Role, approval::Status, iteration_scope},
+    run::Exit,
     state::Name,
     store::{Durability, Error},
-    words::id::{RunNo, Seq, Slot},
+    words::{RunNo, Seq, Slot},
 };
 
 use crate::{

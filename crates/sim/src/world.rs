@@ -1,20 +1,14 @@
 //! Scene of agents: their processes with a desk each, their workers, a person, and what goes wrong.
 
 use outlast_core::{
-    engine::{
-        budget::{SetBudget, Source},
-        run::{
-            start::Start,
-            tell::{Tell, Word},
-        },
-    },
+    engine::{SetBudget, Source, Start, Tell, Word},
     envelope::{
-        budget::{Name, Per, Terms},
-        unit::{Limits, Unit},
+        Limits, Per, Unit,
+        budget::{Name, Terms},
     },
     run::{InDoubt, Policy, Spec},
     store::{Ask, Durability},
-    words::id::{Micros, RunId, RunNo},
+    words::{Micros, RunId, RunNo},
 };
 
 use crate::{

@@ -6,7 +6,7 @@ use super::{
     BodyRecord,
     outline::{Outlined, Text},
 };
-use crate::words::id::Seq;
+use crate::words::Seq;
 
 /// Largest number of bases kept for one run. Several, because agents of one run take turns.
 pub const MAX_BASES: usize = 8;

@@ -1,7 +1,7 @@
 //! Choice of the base a body is stored against, and the part left to store.
 
 use super::{Base, BodyRecord, MAX_DEPTH, outline::Outlined};
-use crate::{journal::payload::Payload, words::digest::Digest};
+use crate::{journal::Payload, words::Digest};
 
 /// Least number of bytes a base must save, or an eighth of the body if that is more: a base costs a read for
 /// ever.
@@ -59,7 +59,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{body::Chain, words::id::Seq};
+    use crate::{body::Chain, words::Seq};
 
     fn base(seq: i64, depth: u32, body: &[u8]) -> Base {
         Base::new(Seq(seq), Chain { depth, len: body.len() as u64 }, Bytes::copy_from_slice(body))

@@ -54,8 +54,8 @@ pub use diff::diff;
 pub use restore::{Restoring, restore};
 
 use crate::{
-    journal::payload::{MAX_LEN, Payload, PayloadError},
-    words::{digest::Digest, id::Seq},
+    journal::{Payload, PayloadError, payload::MAX_LEN},
+    words::{Digest, Seq},
 };
 
 /// Longest chain of bases, in records. Far more turns than any model's context holds.

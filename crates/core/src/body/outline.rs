@@ -4,7 +4,7 @@ use std::{cell::RefCell, cmp::Ordering};
 
 use bytes::Bytes;
 
-use crate::words::digest::Digest;
+use crate::words::Digest;
 
 /// Largest body that is kept whole. A conversation with pictures has tens of megabytes, and a process many of them.
 const MAX_WHOLE: usize = 2 << 20;

@@ -1,7 +1,7 @@
 //! Restoring of a body from its record and the records below it.
 
 use super::{BodyError, BodyRecord};
-use crate::words::{digest::Digest, id::Seq};
+use crate::words::{Digest, Seq};
 
 /// Restores a body whose base's body is at hand; `base` is ignored if the record is stored whole.
 ///

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::words::clock::SeededEntropy;
+use crate::words::SeededEntropy;
 
 /// A run as the store sees it: the BLOBs of its bodies, and the bases in memory.
 #[derive(Default)]

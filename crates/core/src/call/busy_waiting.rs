@@ -19,11 +19,8 @@ use std::collections::VecDeque;
 pub use self::hold::{Hold, Look};
 use self::look::{Awaited, awaited};
 use crate::{
-    envelope::evidence::Evidence,
-    words::{
-        digest::Digest,
-        id::{AttemptNo, Micros, Seq},
-    },
+    envelope::Evidence,
+    words::{AttemptNo, Digest, Micros, Seq},
 };
 
 /// Number of waiting calls in a row from which a streak is told and, where the run asks for it, held.

@@ -8,11 +8,11 @@ use crate::{
         Broken, Refused, Visible,
         exchange::{End, Progress},
     },
-    engine::call::admit::Admission,
+    engine::Admission,
     envelope::Refusal,
     journal::{Opening, State},
     store,
-    words::id::{InstanceNo, Seq},
+    words::{InstanceNo, Seq},
 };
 
 /// Event that the host reports to a connection.

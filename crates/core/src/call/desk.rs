@@ -27,18 +27,13 @@ use self::{client::Client, live::Live};
 pub use crate::call::Key;
 use crate::{
     call::{
-        ConnectionId, Outages, Patience, Taken, Visible, Waiters, connection, exchange,
+        ConnectionId, Levels, Outages, Patience, RequestKey, Taken, Visible, Waiters, connection, exchange,
         marks::Marks,
-        rate::Levels,
         rates::{Parts, Rates, Wants},
-        taken::RequestKey,
         unrecorded::Unrecorded,
     },
-    engine::rule::taking::Received,
-    words::{
-        id::{AttemptNo, InstanceNo, RunNo},
-        map::Map,
-    },
+    engine::Received,
+    words::{AttemptNo, InstanceNo, Map, RunNo},
 };
 
 /// Time of an event, and the instance under which the process acts at that time.

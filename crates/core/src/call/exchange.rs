@@ -7,8 +7,8 @@
 use crate::{
     call::{Broken, FailedTry, Patience, Visible},
     engine::{
-        self,
-        call::settle::{self, Bill, Close},
+        self, Bill, Close,
+        call::settle::{self},
     },
     journal::State,
     store,

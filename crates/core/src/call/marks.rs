@@ -5,8 +5,8 @@
 //! decided after it.
 
 use crate::{
-    call::{ConnectionId, taken::RequestKey},
-    words::map::Map,
+    call::{ConnectionId, RequestKey},
+    words::Map,
 };
 
 /// Delivery marks under way in one process.
@@ -51,10 +51,7 @@ impl Marks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{
-        digest::MatchKey,
-        id::{AttemptNo, RunNo},
-    };
+    use crate::words::{AttemptNo, MatchKey, RunNo};
 
     #[test]
     fn identical_requests_wait_for_the_last_mark_and_others_for_none() {

@@ -18,13 +18,10 @@ mod inquest;
 use std::collections::{HashMap, VecDeque};
 
 use crate::{
-    engine::{
-        self,
-        run::process::{Active, DeclareDead, Renew},
-    },
-    run::instance::{Identity, Instance, Life},
+    engine::{self, Active, DeclareDead, Renew},
+    run::{Identity, Instance, Life},
     store,
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 
 pub use self::inquest::Inquest;
@@ -283,7 +280,7 @@ pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::id::Micros;
+    use crate::words::Micros;
 
     const ME: InstanceNo = InstanceNo(1);
     const OTHER: InstanceNo = InstanceNo(2);

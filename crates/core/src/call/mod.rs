@@ -36,11 +36,12 @@ pub use membership::Membership;
 pub use outages::Outages;
 pub use patience::{FailedTry, Patience};
 pub use quiet::Quiet;
+pub use rate::{Levels, Rate};
 pub use refused::{Broken, Refused};
-pub use taken::Taken;
+pub use taken::{RequestKey, Taken};
 pub use waiters::Waiters;
 
-use crate::words::id::{RunNo, Seq};
+use crate::words::{RunNo, Seq};
 
 /// Key of an exchange: the run and the number of its entry.
 pub type Key = (RunNo, Seq);

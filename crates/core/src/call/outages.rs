@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::{
     call::{ConnectionId, Key, patience::chance},
-    words::{digest::Digest, outage::Cause},
+    words::{Cause, Digest},
 };
 
 /// Failures in a row that make an outage, where one could be the request's own.
@@ -154,7 +154,7 @@ impl Failing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::id::{RunNo, Seq};
+    use crate::words::{RunNo, Seq};
 
     const U: Digest = Digest([1; 32]);
 

@@ -4,7 +4,7 @@
 //! that it will pass. In an outage a call is held for longer: its pauses are those of `call::outages`. Pure: time and
 //! randomness are passed in.
 
-use crate::words::outage::Cause;
+use crate::words::Cause;
 
 /// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
 const FIRST_MS: u64 = 500;

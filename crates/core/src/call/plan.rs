@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    envelope::ceiling::{Ceilings, Length, Reached, Share},
-    words::id::{InstanceNo, Micros, RunNo},
+    envelope::{Ceilings, Length, Reached, Share},
+    words::{InstanceNo, Micros, RunNo},
 };
 
 /// Number of reported values of a window from which the cost of a call is estimated.

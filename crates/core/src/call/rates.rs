@@ -11,11 +11,11 @@ use std::{
 
 use crate::{
     call::{
-        ConnectionId,
-        rate::{Lane, Levels, Rate, Ticket},
+        ConnectionId, Levels, Rate,
+        rate::{Lane, Ticket},
         shares::{Pace, Part},
     },
-    words::{digest::Digest, outage::Cause},
+    words::{Cause, Digest},
 };
 
 /// Number of lanes of one upstream beyond which idle lanes are dropped.

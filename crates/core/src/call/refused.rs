@@ -146,7 +146,7 @@ fn is_damaged(e: &store::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{envelope::Refusal, words::id::Micros};
+    use crate::{envelope::Refusal, words::Micros};
 
     #[test]
     fn only_what_a_retry_can_mend_invites_one() {

@@ -11,8 +11,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    call::rate::Rate,
-    words::id::{InstanceNo, Micros},
+    call::Rate,
+    words::{InstanceNo, Micros},
 };
 
 /// Time for which the share of a server stays taken after it was found gone: the minute for which a call counts.

@@ -10,11 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     call::ConnectionId,
-    engine::rule::taking::Received,
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, RunNo, Seq},
-    },
+    engine::Received,
+    words::{AttemptNo, MatchKey, RunNo, Seq},
 };
 
 /// Key of identical requests: run, attempt and match key.

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
-    call::{ConnectionId, taken::RequestKey},
-    words::id::RunNo,
+    call::{ConnectionId, RequestKey},
+    words::RunNo,
 };
 
 /// Calls of one process that wait for room in a budget.
@@ -95,7 +95,7 @@ fn sorted(connections: impl Iterator<Item = ConnectionId>) -> Vec<ConnectionId> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{digest::MatchKey, id::AttemptNo};
+    use crate::words::{AttemptNo, MatchKey};
 
     const RUN: RunNo = RunNo(1);
 

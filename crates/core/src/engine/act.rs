@@ -3,22 +3,13 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{
-        Error, budget,
-        checkpoint::SCOPE,
-        loaded::Loaded,
-        op::{Op, Outcome, Verb},
-        run::tell::Word,
-    },
-    envelope::{
-        budget::{Act, Budget},
-        unit::{Limits, PerUnit, Unit},
-    },
+    engine::{Error, Loaded, Op, Outcome, Verb, Word, budget, checkpoint::SCOPE},
+    envelope::{Budget, Limits, PerUnit, Unit, budget::Act},
     journal::{
-        Entry, Kind, State, StepDetail,
-        act::{ActDetail, PREFIX, plain},
+        ActDetail, Entry, Kind, State, StepDetail,
+        act::{PREFIX, plain},
     },
-    words::id::{AttemptNo, BudgetNo, Micros, RunNo, Seq},
+    words::{AttemptNo, BudgetNo, Micros, RunNo, Seq},
 };
 
 /// A verb with the name of who ordered it. The answer is the verb's own.
@@ -158,14 +149,15 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
-            item::ResetItem,
-            run::{limits::Raise, tell::Tell},
+            Raise, RaiseBudget, RemoveBudget, ResetItem, SetBudget, Source, Tell,
             tests::bench::{Bench, usd},
         },
-        envelope::budget::{ACTS, Name, Per, Terms},
+        envelope::{
+            Per,
+            budget::{ACTS, Name, Terms},
+        },
         events::{self, Kind as Happened},
-        run::{Policy, status::Status},
+        run::{Policy, Status},
         store::{Ask as _, Durability, Store as _},
     };
 

@@ -1,6 +1,6 @@
 //! The actor of an operation: a run, an attempt and an instance.
 
-use crate::words::id::{AttemptNo, InstanceNo, RunNo};
+use crate::words::{AttemptNo, InstanceNo, RunNo};
 
 /// The run, attempt and instance for which an operation acts; checked before an entry is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,26 +5,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-        step::append,
-    },
-    envelope::unit::Unit,
+    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    envelope::Unit,
     journal::{
-        Kind, Role, State,
-        approval::{
-            Answer, ApprovalDetail, ApprovalId, Decision, MOST_ARGUMENTS, MOST_PENDING, Status, key_of,
-        },
-        payload::Payload,
+        ApprovalId, Kind, Payload, Role, State,
+        approval::{Answer, ApprovalDetail, Decision, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
     },
-    run::{rules::Rules, status, token::Claims},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, Micros, RunNo, Seq, Slot},
-    },
+    run::{Claims, rules::Rules, status},
+    words::{AttemptNo, Digest, Micros, RunNo, Seq, Slot},
 };
 
 /// Scope of all approval entries in the journal. The approval itself names its iteration.

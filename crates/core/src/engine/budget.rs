@@ -3,19 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-        rule::windows,
-    },
+    engine::{Error, Loaded, Need, rule::windows},
     envelope::{
-        budget::{Budget, Name, Past, Per, Terms, UNITS},
-        unit::{Limits, Unit},
+        Budget, Limits, Per, Unit,
+        budget::{Name, Past, Terms, UNITS},
     },
-    words::{
-        id::{BudgetNo, Micros, RunNo},
-        row::Row,
-    },
+    words::{BudgetNo, Micros, Row, RunNo},
 };
 
 /// Source of a budget's terms.

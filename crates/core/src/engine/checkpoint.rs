@@ -5,16 +5,10 @@ use std::{ops::Deref, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-        step::append,
-    },
-    envelope::unit::Unit,
-    journal::{Kind, Role, State, payload::Payload},
-    words::id::{Micros, Seq, Slot},
+    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    envelope::Unit,
+    journal::{Kind, Payload, Role, State},
+    words::{Micros, Seq, Slot},
 };
 
 /// Appends a checkpoint; the newest of a name counts. Synced.

@@ -1,6 +1,6 @@
 //! Errors of the engine. An operation that fails with one wrote nothing.
 
-use crate::{state::own::Owner, words::id::InstanceNo};
+use crate::{state::Owner, words::InstanceNo};
 
 /// Errors of the engine. A refusal by a limit is not an error but a recorded outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

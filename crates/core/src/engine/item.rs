@@ -6,28 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
+        Actor, Change, Error, Loaded, Need,
         rule::{closing, guard},
-        state::put::Change,
         step::append,
     },
-    envelope::unit::Amounts,
+    envelope::Amounts,
     journal::{
-        Entry, Kind, Opening, Role, State,
-        job::{
-            ItemClaim, ItemDetail, ItemEnded, ItemRun, MOST_DEATHS, MOST_FAILED_STARTS, OnChange, SCOPE,
-            Standing,
-        },
-        payload::Payload,
+        Entry, ItemClaim, ItemEnded, ItemRun, Kind, OnChange, Opening, Payload, Role, State,
+        job::{ItemDetail, MOST_DEATHS, MOST_FAILED_STARTS, SCOPE, Standing},
         scope,
     },
-    run::instance::Life,
-    words::{
-        digest::Digest,
-        id::{InstanceNo, Micros, RunNo, Seq, Slot},
-    },
+    run::Life,
+    words::{Digest, InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Claims the item `key` of a job, or says why there is nothing to run.

@@ -7,20 +7,14 @@
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
 use crate::{
-    engine::{Error, actor::Actor},
-    envelope::{Envelope, budget::Budget},
+    engine::{Actor, Error},
+    envelope::{Budget, Envelope},
     events::{NewEvent, delivery::Delivery},
-    journal::{Entry, Kind, Opening, Role, payload::Payload},
-    run::{
-        Run, Spec,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    journal::{Entry, Kind, Opening, Payload, Role},
+    run::{Attempt, Instance, Lease, Run, Spec},
     state::{self, Name},
     words::{
-        digest::MatchKey,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, OpNo, RunId, RunNo, Seq, Slot},
-        row::{Row, Touch},
+        AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, MatchKey, OpNo, Row, RunId, RunNo, Seq, Slot, Touch,
     },
 };
 

@@ -21,4 +21,39 @@ pub mod step;
 pub(crate) mod tests;
 pub mod tool;
 
-pub use error::Error;
+pub use self::{
+    act::{InName, Named},
+    actor::Actor,
+    approval::{Asker, DecideApproval, RequestApproval},
+    budget::{ApplyBudget, BudgetSet, RaiseBudget, RemoveBudget, SetBudget, Source},
+    call::{
+        admit::{Admission, Admit},
+        delivered::{Delivered, GiveBack, Receiver},
+        settle::{Bill, Close, Retry, Settle, Settled, StorePart},
+    },
+    checkpoint::Checkpoint,
+    error::Error,
+    item::{ClaimItem, ExpectItems, ItemEnd, RecordItem, ResetItem, ReturnItem},
+    loaded::{Loaded, Need, Numbers},
+    notify::PutDelivery,
+    op::{Op, Outcome, Verb},
+    rule::taking::{Heir, Received},
+    run::{
+        claim::{Adopt, Claim, Claimed, Enter, Entered},
+        end_attempt::{EndAttempt, Reopen},
+        forget::{Forget, Forgot},
+        fork::{Fork, Snapshot},
+        iteration::{BeginIteration, JudgeIteration},
+        limits::{Amend, Halt, Raise, Recount},
+        pause::{AwaitProvider, Hold, ProviderAnswered},
+        process::{Active, ActiveTime, DeclareDead, Pulse, Register, Renew, Swept},
+        start::{Start, Started},
+        tell::{Tell, Word},
+    },
+    state::{
+        put::{Change, Put, PutByToken, PutRow},
+        retain::{Compact, Compacted, Retain},
+    },
+    step::{BeginStep, CountLoop, NextTry, Record, ResolveStep, Step, Turn},
+    tool::{BeginTool, GiveBackTool, GiveUpTool, ReserveTool, Reserved, ResolveTool, Said, SendTool, Tool},
+};

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-    },
+    engine::{Error, Loaded, Need},
     events::delivery::Delivery,
-    words::id::Micros,
+    words::Micros,
 };
 
 /// Writes `delivery` in place of the stored row, if that row still has the same version. Returns whether it was

@@ -6,45 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{
-        act::{self, Named},
-        approval::{DecideApproval, RequestApproval},
-        budget::{ApplyBudget, BudgetSet, RaiseBudget, RemoveBudget, SetBudget},
-        call::{
-            admit::{Admission, Admit},
-            delivered::{Delivered, GiveBack},
-            settle::{Retry, Settle, Settled, StorePart},
-        },
-        checkpoint::Checkpoint,
-        item::{ClaimItem, ExpectItems, RecordItem, ResetItem, ReturnItem},
-        loaded::Need,
-        notify::PutDelivery,
-        run::{
-            claim::{Adopt, Claim, Claimed, Enter, Entered},
-            end_attempt::{EndAttempt, Reopen},
-            forget::{Forget, Forgot},
-            fork::{Fork, Snapshot},
-            iteration::{BeginIteration, JudgeIteration},
-            limits::{Amend, Halt, Raise, Recount},
-            pause::{AwaitProvider, Hold, ProviderAnswered},
-            process::{DeclareDead, Pulse, Register, Renew, Swept},
-            start::{Start, Started},
-            tell::Tell,
-        },
-        state::{
-            put::{Put, PutByToken, PutRow},
-            retain::{Compact, Compacted, Retain},
-        },
-        step::{BeginStep, CountLoop, NextTry, Record, ResolveStep, Step, Turn},
-        tool::{BeginTool, GiveBackTool, GiveUpTool, ReserveTool, Reserved, ResolveTool, SendTool, Tool},
+        Admission, Admit, Adopt, Amend, ApplyBudget, AwaitProvider, BeginIteration, BeginStep, BeginTool,
+        BudgetSet, Checkpoint, Claim, ClaimItem, Claimed, Compact, Compacted, CountLoop, DecideApproval,
+        DeclareDead, Delivered, EndAttempt, Enter, Entered, ExpectItems, Forget, Forgot, Fork, GiveBack,
+        GiveBackTool, GiveUpTool, Halt, Hold, JudgeIteration, Named, Need, NextTry, ProviderAnswered, Pulse,
+        Put, PutByToken, PutDelivery, PutRow, Raise, RaiseBudget, Record, RecordItem, Recount, Register,
+        RemoveBudget, Renew, Reopen, RequestApproval, ReserveTool, Reserved, ResetItem, ResolveStep,
+        ResolveTool, Retain, Retry, ReturnItem, SendTool, SetBudget, Settle, Settled, Snapshot, Start,
+        Started, Step, StorePart, Swept, Tell, Tool, Turn,
+        act::{self},
     },
-    envelope::unit::Limits,
-    journal::{
-        State, approval,
-        job::{ItemClaim, ItemEnded},
-    },
-    run::{looping::Verdict, status::Status},
+    envelope::Limits,
+    journal::{ItemClaim, ItemEnded, State, approval},
+    run::{Status, Verdict},
     state::Committed,
-    words::id::{InstanceNo, Micros, Seq},
+    words::{InstanceNo, Micros, Seq},
 };
 
 macro_rules! ops {

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::{Error, call::admit::Admission, op::Outcome, step::Step},
-    journal::{Opening, job::ItemClaim},
-    words::id::{RunNo, Seq},
+    engine::{Admission, Error, Outcome, Step},
+    journal::{ItemClaim, Opening},
+    words::{RunNo, Seq},
 };
 
 /// Openings of the entries that a process has open, each kept until its entry is closed.
@@ -64,7 +64,7 @@ impl Openings {
 
 #[cfg(test)]
 mod tests {
-    use crate::words::id::{InstanceNo, OpNo};
+    use crate::words::{InstanceNo, OpNo};
 
     use super::*;
 

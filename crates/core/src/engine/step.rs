@@ -4,15 +4,12 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
+        Actor, Change, Error, Loaded, Need,
         rule::{closing, guard, within},
-        state::put::Change,
     },
-    envelope::{Refusal, unit::Unit},
-    journal::{Entry, Kind, Opening, Role, State, StepDetail, iteration_scope, payload::Payload, scope},
-    words::id::{InstanceNo, Micros, RunNo, Seq, Slot},
+    envelope::{Refusal, Unit},
+    journal::{Entry, Kind, Opening, Payload, Role, State, StepDetail, iteration_scope, scope},
+    words::{InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Opens the step `key` in `scope`, or finds its recorded outcome.

@@ -8,18 +8,13 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
+        Actor, Error, Loaded, Need,
         rule::{closing, guard},
         step::append,
     },
-    journal::{Entry, Kind, Opening, Role, State, ToolDetail, payload::Payload},
-    run::origin::NOBODYS,
-    words::{
-        digest::{Digest, MatchKey},
-        id::{AttemptNo, InstanceNo, Micros, OpNo, RunNo, Seq, Slot},
-    },
+    journal::{Entry, Kind, Opening, Payload, Role, State, ToolDetail},
+    run::NOBODYS,
+    words::{AttemptNo, Digest, InstanceNo, MatchKey, Micros, OpNo, RunNo, Seq, Slot},
 };
 
 /// Opens the tool call `key`, or finds its outcome. [`Record`](crate::engine::step::Record) closes it.

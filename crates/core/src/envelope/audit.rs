@@ -1,13 +1,10 @@
 //! Audit: compares an envelope with the entries that were charged to it.
 
 use crate::{
-    envelope::{
-        Envelope,
-        unit::{Amounts, Unit},
-    },
+    envelope::{Amounts, Envelope, Unit},
     journal::{Entry, Kind, State},
     run::Run,
-    words::id::RunNo,
+    words::RunNo,
 };
 
 /// Units that calls charge to every envelope of their run.
@@ -105,8 +102,8 @@ impl Gone {
 mod tests {
     use super::*;
     use crate::{
-        envelope::{Owner, unit::Limits},
-        words::id::EnvelopeNo,
+        envelope::{Limits, Owner},
+        words::EnvelopeNo,
     };
 
     #[test]

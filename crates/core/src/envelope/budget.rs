@@ -10,12 +10,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::envelope::period::{Per, Period};
 
 use crate::{
-    envelope::{
-        Envelope,
-        unit::{Limits, Unit},
-    },
-    journal::act::ActDetail,
-    words::id::{BudgetNo, EnvelopeNo, Micros},
+    envelope::{Envelope, Limits, Unit},
+    journal::ActDetail,
+    words::{BudgetNo, EnvelopeNo, Micros},
 };
 
 /// Name of a budget: 1 to 64 characters of `[A-Za-z0-9._-]`.

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{duration, id::Micros};
+use crate::words::{Micros, duration};
 
 const MINUTE_MS: i64 = 60_000;
 const WEEK_MINUTES: i64 = 7 * 24 * 60;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{Micros, Seq};
+use crate::words::{Micros, Seq};
 
 /// Calls in a row that brought an agent nothing new.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

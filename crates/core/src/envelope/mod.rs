@@ -12,18 +12,15 @@ pub mod unit;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    budget::{Budget, BudgetView, Per},
+    ceiling::{Ceilings, Length, Reached, Share},
+    evidence::Evidence,
+    unit::{Amounts, Limits, PerUnit, Unit},
+};
 use crate::{
-    envelope::{
-        budget::Per,
-        ceiling::Reached,
-        evidence::Evidence,
-        unit::{Amounts, Limits, Unit},
-    },
     price::has_family,
-    words::{
-        id::{EnvelopeNo, Micros, RunNo},
-        outage::{Cause, Outage},
-    },
+    words::{Cause, EnvelopeNo, Micros, Outage, RunNo},
 };
 
 /// Owner of an envelope.

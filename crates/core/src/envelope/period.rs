@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     named,
     words::{
+        Micros,
         calendar::{self, DAY},
-        id::Micros,
     },
 };
 

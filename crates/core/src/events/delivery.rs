@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::Mark;
-use crate::words::id::{InstanceNo, Micros, RunNo};
+use crate::words::{InstanceNo, Micros, RunNo};
 
 /// Largest number of undelivered events (letters) of an endpoint that are kept for another try. Beyond it the oldest
 /// are given up.

@@ -4,18 +4,11 @@ use serde_json::{Value, json};
 
 use super::{Kind, NewEvent};
 use crate::{
-    engine::loaded::{Loaded, Table},
-    envelope::{
-        Envelope, Owner,
-        unit::{Amounts, Limits, Unit},
-    },
-    journal::{Entry, Kind as EntryKind, State, approval::ApprovalId},
-    run::{Run, attempt::Attempt, status::Status},
-    words::{
-        id::{AttemptNo, EnvelopeNo, Micros, RunNo, Seq},
-        outage::Outage,
-        row::{Row, Touch},
-    },
+    engine::{Loaded, loaded::Table},
+    envelope::{Amounts, Envelope, Limits, Owner, Unit},
+    journal::{ApprovalId, Entry, Kind as EntryKind, State},
+    run::{Attempt, Run, Status},
+    words::{AttemptNo, EnvelopeNo, Micros, Outage, Row, RunNo, Seq, Touch},
 };
 
 /// Shares of a limit whose crossing is an event, in percent.

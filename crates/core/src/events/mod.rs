@@ -13,7 +13,7 @@ pub use derive::Before;
 
 use crate::{
     named,
-    words::id::{Micros, RunNo, Seq},
+    words::{Micros, RunNo, Seq},
 };
 
 named! {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{journal::Entry, words::id::Micros};
+use crate::{journal::Entry, words::Micros};
 pub use crate::{
     journal::approval_detail::{ApprovalDetail, ApprovalId, BadApprovalId, Decision, Status, key_of},
     run::awaited::Awaited,

@@ -7,10 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::State;
 use crate::{
     named,
-    words::{
-        digest::Digest,
-        id::{Micros, RunNo, Seq},
-    },
+    words::{Digest, Micros, RunNo, Seq},
 };
 
 /// Id of an approval, unique in its store: `apr_<run's number>_<entry's number>`.

@@ -3,14 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    envelope::unit::Amounts,
-    journal::{State, act::ActDetail},
+    envelope::Amounts,
+    journal::{ActDetail, State},
     named,
-    words::{
-        digest::Digest,
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Seq},
-        usage::{ServiceTier, Usage},
-    },
+    words::{AttemptNo, Digest, EnvelopeNo, InstanceNo, Micros, Seq, ServiceTier, Usage},
 };
 
 /// Correction of an entry whose outcome had been unknown.

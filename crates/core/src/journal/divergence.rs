@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     journal::{Entry, Kind, State},
-    run::{attempt::Attempt, masks::Rules},
+    run::{Attempt, masks::Rules},
 };
 
 /// First new call that an attempt made while it had not taken all recorded answers.
@@ -164,7 +164,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::run::masks::Masks;
+    use crate::run::Masks;
 
     #[test]
     fn the_first_place_that_differs_is_named_by_its_pointer() {

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::journal::{ItemDetail, Standing};
 use crate::{
-    envelope::unit::Amounts,
+    envelope::Amounts,
     journal::{Entry, Opening},
-    words::id::{AttemptNo, Micros, Seq},
+    words::{AttemptNo, Micros, Seq},
 };
 
 /// Scope of all items: a key names one item of its job, over all attempts.

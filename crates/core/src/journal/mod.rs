@@ -15,16 +15,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use act::ActDetail;
+pub use approval::ApprovalId;
 pub use detail::{CallDetail, Correction, ItemDetail, Standing, StepDetail, Taker, ToolDetail};
+pub use job::{Counts, ItemClaim, ItemEnded, ItemRow, ItemRun, Job, OnChange};
 pub use kind::{Kind, Role, State};
 pub use opening::Opening;
+pub use payload::{Payload, PayloadError};
 
 use crate::{
-    envelope::unit::Amounts,
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, OpNo, RunNo, Seq},
-    },
+    envelope::Amounts,
+    words::{AttemptNo, EnvelopeNo, InstanceNo, MatchKey, Micros, OpNo, RunNo, Seq},
 };
 use approval_detail::ApprovalDetail;
 

@@ -1,7 +1,7 @@
 //! Openings: an open entry, as the operation that opened it names it.
 
 use super::Entry;
-use crate::words::id::{InstanceNo, OpNo, RunNo, Seq};
+use crate::words::{InstanceNo, OpNo, RunNo, Seq};
 
 /// Proof that a process holds an entry, which it opened or took over from a dead process. It is required to close the
 /// entry.

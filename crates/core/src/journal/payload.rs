@@ -18,7 +18,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{blob::Blob, digest::Digest};
+use crate::words::{Blob, Digest};
 
 /// Greatest length of a payload in bytes: 1 GiB decoded. Neither database stores a much longer value.
 pub const MAX_LEN: u64 = 1 << 30;
@@ -279,7 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::words::clock::{Entropy, SeededEntropy};
+    use crate::words::{Entropy, SeededEntropy};
 
     fn noise(len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];

@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     journal::{Entry, Kind},
-    words::id::Seq,
+    words::Seq,
 };
 
 fn part(key: &str) -> Cow<'_, str> {

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use super::Tables;
 use crate::{
     engine,
-    envelope::{
-        budget::{Budget, BudgetView},
-        unit::Unit,
-    },
+    envelope::{Budget, BudgetView, Unit},
     events::Event,
-    journal::{Entry, Kind, Role, State, job::ItemRow, payload::Payload},
-    run::{Run, instance::Life, status::Status},
+    journal::{Entry, ItemRow, Kind, Payload, Role, State},
+    run::{Life, Run, Status},
     state::{At, Name},
-    store::filter::ApprovalFilter,
-    store::{Answer, Error, INLINE_VALUE, LedgerLine, Page, Question, RunView, StepRow, WHOLE_VALUE},
-    words::id::{Micros, RunNo, Seq},
+    store::{
+        Answer, ApprovalFilter, Error, INLINE_VALUE, LedgerLine, Page, Question, RunView, StepRow,
+        WHOLE_VALUE,
+    },
+    words::{Micros, RunNo, Seq},
 };
 
 impl Tables {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use crate::{
-    engine::{self, loaded::Loaded},
+    engine::{self, Loaded},
     state::{
         At, Committed, Item, Listed, Name, Namespace, Position, ResumePoint, Value, furthest, outcome,
         rows::{Compactable, Current, NewCommit, NewVersion, Rows, Trimmed},
@@ -12,7 +12,7 @@ use crate::{
         Error, Which,
         state::{Event, EventPage, EventRange, History, Moment, Scan},
     },
-    words::row::{Row, Touch},
+    words::{Row, Touch},
 };
 
 /// Rows of the state.

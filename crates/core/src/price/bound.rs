@@ -1,10 +1,7 @@
 //! Bound of a request: the most it can cost, reserved before it leaves.
 
 use super::{Price, Rates};
-use crate::words::{
-    money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
-    usage::ServiceTier,
-};
+use crate::words::{NanoUsd, PicoUsdPerToken, ServiceTier, money::nano_from_pico};
 
 /// Output cap assumed if neither the request nor the price table names one, in tokens.
 pub const OUTPUT_CAP_UNKNOWN: u64 = 128_000;
@@ -201,7 +198,7 @@ mod tests {
         super::{PriceTable, cost},
         *,
     };
-    use crate::words::usage::Usage;
+    use crate::words::Usage;
 
     fn price(model: &str) -> Price {
         (*PriceTable::builtin().lookup(model).expect(model).price).clone()

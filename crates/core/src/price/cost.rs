@@ -1,10 +1,7 @@
 //! Cost of a call, from its usage.
 
 use super::Price;
-use crate::words::{
-    money::{NanoUsd, nano_from_pico},
-    usage::{ServiceTier, Usage},
-};
+use crate::words::{NanoUsd, ServiceTier, Usage, money::nano_from_pico};
 
 /// Returns the list price of `usage` at the tier the answer names.
 ///

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Found, Price, PriceTable, Rates, Source, scaled, table};
-use crate::words::{money::PicoUsdPerToken, usage::ServiceTier};
+use crate::words::{PicoUsdPerToken, ServiceTier};
 
 /// Factor by which a model may be dearer than the dearest of its family that is known.
 const MARGIN: i64 = 2;

@@ -28,10 +28,7 @@ pub use table::PriceTable;
 pub use update::Update;
 pub use usual::Usual;
 
-use crate::words::{
-    money::{NanoUsd, PicoUsdPerToken, nano_from_pico},
-    usage::ServiceTier,
-};
+use crate::words::{NanoUsd, PicoUsdPerToken, ServiceTier, money::nano_from_pico};
 
 /// Assumed price of one search in pico-USD if a price lists none: the highest of the vendored table.
 const WEB_SEARCH_UNLISTED_PICO: i64 = 35_000_000_000;

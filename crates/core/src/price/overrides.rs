@@ -13,7 +13,7 @@ use super::{
     decimal::{BadDecimal, pico_usd},
     rows::{Listing, Row},
 };
-use crate::words::usage::ServiceTier;
+use crate::words::ServiceTier;
 
 /// Error in a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

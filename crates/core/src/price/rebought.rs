@@ -1,10 +1,7 @@
 //! Input that a call bought again although the call before it had left it in the provider's prompt cache.
 
 use super::{Price, cost};
-use crate::words::{
-    money::NanoUsd,
-    usage::{ServiceTier, Usage},
-};
+use crate::words::{NanoUsd, ServiceTier, Usage};
 
 /// Shortest prompt prefix that OpenAI caches, and the step by which longer prefixes are cached, in tokens.
 const AUTOMATIC_FROM: u64 = 1024;

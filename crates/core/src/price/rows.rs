@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::{
     Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled, unasked::Unasked,
 };
-use crate::words::{money::PicoUsdPerToken, usage::ServiceTier};
+use crate::words::{PicoUsdPerToken, ServiceTier};
 
 /// Prices that one source lists for one model.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::{
     Price, PriceError, overrides,
     rows::{Listing, Row},
 };
-use crate::words::usage::ServiceTier;
+use crate::words::ServiceTier;
 
 /// One model a line, sorted by the bytes of its name. A lookup searches the lines and parses one, so that the
 /// table costs nothing at start.

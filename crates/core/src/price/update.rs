@@ -11,7 +11,7 @@ use super::{
     rows::Listing,
     table::builtin_price,
 };
-use crate::words::usage::ServiceTier;
+use crate::words::ServiceTier;
 
 /// Kinds of models that are billed by the token.
 const MODES: [&str; 4] = ["chat", "responses", "completion", "embedding"];

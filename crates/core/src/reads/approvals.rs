@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use crate::{
     journal::{
-        Entry, Kind, Role,
-        approval::{ApprovalDetail, ApprovalId, Status},
+        ApprovalId, Entry, Kind, Role,
+        approval::{ApprovalDetail, Status},
     },
     run::status,
-    store::{self, Store, filter::ApprovalFilter as Filter},
-    words::id::{Micros, RunId, RunNo},
+    store::{self, ApprovalFilter as Filter, Store},
+    words::{Micros, RunId, RunNo},
 };
 
 /// Approval with the information a person needs to decide.

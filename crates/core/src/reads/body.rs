@@ -6,7 +6,7 @@ use crate::{
     body::{BodyRecord, Restoring},
     journal::Role,
     store::{Error, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Returns the body that entry `seq` of `run` sent; `None` where none is kept (`record` is `answers` or `digests`).

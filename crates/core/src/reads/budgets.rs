@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::{
-        act::InName,
-        budget::{ApplyBudget, BudgetSet, SetBudget},
-    },
-    envelope::budget::Budget,
+    engine::{ApplyBudget, BudgetSet, InName, SetBudget},
+    envelope::Budget,
     reads::runs,
-    run::status::Status,
+    run::Status,
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 
 /// Number of runs that are changed at a time.

@@ -4,7 +4,7 @@ use crate::{
     engine::checkpoint::OURS,
     journal::{Entry, Kind},
     store::{self, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Number of entries in the first look back for a checkpoint. An agent that saves checkpoints does so often.

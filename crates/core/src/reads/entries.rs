@@ -4,7 +4,7 @@ use super::rows;
 use crate::{
     journal::{Entry, Kind, State},
     store::{self, Store},
-    words::id::{AttemptNo, RunNo, Seq},
+    words::{AttemptNo, RunNo, Seq},
 };
 
 /// Most entries that one page looks at. A filter that matches few of them gives a short page with a cursor.

@@ -6,13 +6,13 @@ use std::{
 };
 
 use crate::{
-    engine::op::{Op, Outcome},
-    journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::origin::Origin,
+    engine::{Op, Outcome},
+    journal::{Entry, ItemRow, Payload, Role},
+    run::Origin,
     store::{
         Answer, Durability, Error, Hint, Losses, Page, Question, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
     },
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Largest number of runs whose origins are cached. Origins never change.

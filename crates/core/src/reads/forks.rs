@@ -1,14 +1,14 @@
 //! Preparation of forks: the point at which a fork begins, and the state it takes along.
 
 use crate::{
-    engine::{Error, run::fork::Fork, state::put::Change},
-    envelope::unit::Limits,
-    journal::job::Counts,
+    engine::{Change, Error, Fork},
+    envelope::Limits,
+    journal::Counts,
     reads::{keys, snapshots},
-    run::origin::Origin,
+    run::Origin,
     state::{At, Name, run_namespace},
     store::{self, Page, Store},
-    words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
+    words::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 
 /// Point of a run's journal at which a fork begins.

@@ -4,7 +4,7 @@ use super::rows;
 use crate::{
     events::{Event, EventQuery, Mark},
     store::{self, Store},
-    words::id::{Micros, RunNo},
+    words::{Micros, RunNo},
 };
 
 /// Number of events that are read at a time.

@@ -2,9 +2,9 @@
 
 use crate::{
     reads::runs,
-    run::{Run, status::Status},
+    run::{Run, Status},
     store::{self, RunFilter, Store},
-    words::id::{Micros, Seq},
+    words::{Micros, Seq},
 };
 
 /// Returns the time of the last change, of the run's status or of its newest entry.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use super::rows;
 use crate::{
-    engine::{act::InName, item::ResetItem},
-    journal::job::{ItemRow, Standing},
+    engine::{InName, ResetItem},
+    journal::{ItemRow, job::Standing},
     store::{Ask as _, Durability, Error, Page, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Number of items that are read at once.

@@ -2,9 +2,9 @@
 
 use crate::{
     engine::run::iteration::key,
-    journal::{Kind, Role, payload::Payload},
+    journal::{Kind, Payload, Role},
     store::{self, Sought, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 
 /// Returns the standard input of an iteration (counted from 0): `None` when it has not begun, `Some(None)` when it has

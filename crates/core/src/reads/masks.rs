@@ -1,7 +1,7 @@
 //! Masks that apply to a run.
 
 use crate::{
-    run::masks::Masks,
+    run::Masks,
     store::{self, RunView, Store},
 };
 

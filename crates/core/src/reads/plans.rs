@@ -2,10 +2,10 @@
 
 use crate::{
     call::plan::Plan,
-    engine::state::put::PutRow,
-    envelope::ceiling::Ceilings,
+    engine::PutRow,
+    envelope::Ceilings,
     reads::rows,
-    state::own::Table,
+    state::Table,
     store::{Error, RunView, Store, state::Scan},
 };
 

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::state::put::PutRow,
-    envelope::unit::Limits,
+    engine::PutRow,
+    envelope::Limits,
     reads::{keys, rows},
     run::rules::Rules,
-    state::{At, Item, own::Table},
+    state::{At, Item, Table},
     store::{Error, Store},
-    words::id::{Micros, RunId},
+    words::{Micros, RunId},
 };
 
 /// Policy under one name: limits, allowed tools, and tool calls that need approval.

@@ -1,6 +1,6 @@
 //! Commands that take a run up again, as a person types them.
 
-use crate::{price::has_family, run::status::Status, store::RunView};
+use crate::{price::has_family, run::Status, store::RunView};
 
 /// Returns the commands of which each alone takes up a run that stands still; empty for a run that goes on, for one
 /// that no command begins again, and where a command alone does not help.

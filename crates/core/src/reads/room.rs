@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    envelope::{Envelope, Refusal, Whose, budget::BudgetView},
+    envelope::{BudgetView, Envelope, Refusal, Whose},
     reads::runs,
-    run::status::Status,
+    run::Status,
     store::{self, RunFilter, Store},
-    words::id::{Micros, RunId},
+    words::{Micros, RunId},
 };
 
 /// Returns whether the amount that `refusal` refused fits now. A removed budget refuses nothing.
@@ -43,11 +43,10 @@ mod tests {
     use super::*;
     use crate::{
         envelope::{
-            Owner,
-            budget::{Budget, Name, Past, Per, Terms, Window},
-            unit::{Amounts, Limits, Unit},
+            Amounts, Budget, Limits, Owner, Per, Unit,
+            budget::{Name, Past, Terms, Window},
         },
-        words::id::{BudgetNo, EnvelopeNo, RunNo},
+        words::{BudgetNo, EnvelopeNo, RunNo},
     };
 
     const DAY: i64 = 86_400_000_000;

@@ -3,8 +3,8 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    engine::state::put::PutRow,
-    state::{Item, Value, own::Table},
+    engine::PutRow,
+    state::{Item, Table, Value},
     store::{Error, Store},
 };
 

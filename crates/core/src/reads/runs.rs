@@ -2,9 +2,9 @@
 
 use super::rows;
 use crate::{
-    run::status::Status,
+    run::Status,
     store::{self, RunFilter, RunView, Store},
-    words::id::{Micros, RunNo},
+    words::{Micros, RunNo},
 };
 
 /// Most runs that one page looks at. A filter that matches few of them gives a short page with a cursor.

@@ -2,9 +2,9 @@
 
 use crate::{
     call::shares::Shares,
-    engine::state::put::PutRow,
+    engine::PutRow,
     reads::rows,
-    state::own::Table,
+    state::Table,
     store::{Error, Store},
 };
 

@@ -3,7 +3,7 @@
 use crate::{
     run::snapshot::{AGENT, Kept, namespace},
     store::{Error, Store},
-    words::id::{Micros, RunId, Seq},
+    words::{Micros, RunId, Seq},
 };
 
 /// Returns the entry number and the time of the newest snapshot of this name; `None` if there is none.

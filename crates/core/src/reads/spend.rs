@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{keys, rows};
 use crate::{
-    engine::state::put::PutRow,
-    envelope::budget::Per,
-    state::{At, own::Table},
+    engine::PutRow,
+    envelope::Per,
+    state::{At, Table},
     store::{self, LedgerLine, RunView, Store},
-    words::id::{Micros, RunNo},
+    words::{Micros, RunNo},
 };
 
 /// Property that spend is grouped by.

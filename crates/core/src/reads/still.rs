@@ -1,9 +1,9 @@
 //! The time at which a run came to stand still: the end of its last life.
 
 use crate::{
-    run::{Run, status::Status},
+    run::{Run, Status},
     store::{self, Store},
-    words::id::Micros,
+    words::Micros,
 };
 
 /// Returns the end of the run's last attempt, if the run is over or stands still; `None` while it goes on, or will by
@@ -30,13 +30,13 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            run::tell::{Tell, Word},
+            Tell, Word,
             tests::bench::{Bench, usd},
         },
         memory::MemoryStore,
         run::Policy,
         store::{Ask as _, Durability},
-        words::clock::ManualClock,
+        words::ManualClock,
     };
 
     #[test]

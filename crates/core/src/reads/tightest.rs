@@ -3,13 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    envelope::{
-        Envelope, Owner,
-        budget::{BudgetView, Name},
-        unit::Unit,
-    },
+    envelope::{BudgetView, Envelope, Owner, Unit, budget::Name},
     store::{self, RunView, Store},
-    words::id::{EnvelopeNo, Micros, RunNo},
+    words::{EnvelopeNo, Micros, RunNo},
 };
 
 /// Owner of a limit, as a run under it sees it.
@@ -121,10 +117,10 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            budget::{SetBudget, Source},
+            SetBudget, Source,
             tests::bench::{Bench, Request, usd},
         },
-        envelope::budget::{Per, Terms},
+        envelope::{Per, budget::Terms},
         run::Policy,
         store::{Ask as _, Durability},
     };

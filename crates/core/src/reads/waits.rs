@@ -5,7 +5,7 @@ use crate::{
     events::{Event, Kind, Mark},
     named,
     store::{self, Store},
-    words::id::{Micros, RunNo},
+    words::{Micros, RunNo},
 };
 
 named! {

@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{
-    id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Seq, Slot},
-    outage::Outage,
-};
+use crate::words::{AttemptNo, Fence, InstanceNo, Micros, Outage, RunNo, Seq, Slot};
 
 /// End of an agent's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

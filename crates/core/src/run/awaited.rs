@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{Micros, Seq};
+use crate::words::{Micros, Seq};
 
 /// Pending approvals of a run, and the time the run has waited for any of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{Fence, InstanceNo, Micros, RunNo, Slot};
+use crate::words::{Fence, InstanceNo, Micros, RunNo, Slot};
 
 /// Identity of a process, as another process can check it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,23 +15,23 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    attempt::{Attempt, Exit},
+    awaited::Awaited,
+    instance::{Identity, Instance, Lease, Life},
+    looping::{Looping, Turns, Verdict},
+    masks::Masks,
+    origin::{NOBODYS, Origin},
+    status::Status,
+    token::{Claims, TokenKey},
+};
 use crate::{
-    envelope::{Refusal, ceiling::Ceilings, unit::Limits},
-    journal::job::Job,
+    envelope::{Ceilings, Limits, Refusal},
+    journal::Job,
     named,
-    run::{
-        awaited::Awaited,
-        looping::{Looping, Turns},
-        masks::Masks,
-        origin::Origin,
-        rules::Rules,
-        status::Status,
-    },
+    run::rules::Rules,
     state::Conflicts,
-    words::{
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
-        outage::Outage,
-    },
+    words::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, Outage, RunId, RunNo, Seq},
 };
 
 named! {

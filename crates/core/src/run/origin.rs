@@ -11,9 +11,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    envelope::unit::Amounts,
-    journal::{Entry, ItemDetail, State, job::ItemRow},
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    envelope::Amounts,
+    journal::{Entry, ItemDetail, ItemRow, State},
+    words::{AttemptNo, Micros, RunNo, Seq},
 };
 
 /// Part of another run's journal that a fork shares: the entries up to `seq` that were done at the snapshot's time.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{Micros, RunId, Seq};
+use crate::words::{Micros, RunId, Seq};
 
 /// Agent name under which snapshots are kept in the state.
 pub const AGENT: &str = "outlast";

@@ -24,7 +24,7 @@ use bytes::{Buf, BufMut};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::words::id::{AttemptNo, Fence, RunNo, Slot};
+use crate::words::{AttemptNo, Fence, RunNo, Slot};
 
 /// Prefix of every run token. No key of a provider starts with it.
 pub const PREFIX: &str = "ol_";

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{AttemptNo, Micros, RunNo};
+use crate::words::{AttemptNo, Micros, RunNo};
 
+pub use own::{Owner, Table};
 pub use progress::{Progress, ResumePoint, StepKey, furthest};
 pub use value::Value;
 

@@ -4,7 +4,7 @@
 //! repetition is not done again. Each commit forgets the ids of at most [`AT_ONCE`] commits of its namespace.
 //! More would keep the commit waiting.
 
-use crate::words::id::Micros;
+use crate::words::Micros;
 
 /// Least time a transaction id is kept, in microseconds: 7 days.
 pub const KEPT_US: i64 = KEPT_DAYS * 24 * 3600 * 1_000_000;

@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Committed, Name, Namespace, Position, Progress, Value};
-use crate::words::{
-    id::{AttemptNo, Micros, RunNo},
-    row::{Row, Touch},
-};
+use crate::words::{AttemptNo, Micros, Row, RunNo, Touch};
 
 /// Current state of a key: all that a decision needs to know of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::progress::Progress;
 use crate::{
-    journal::payload::{Codec, MAX_LEN, PayloadError, compress, decompress},
-    words::digest::Digest,
+    journal::{
+        PayloadError,
+        payload::{Codec, MAX_LEN, compress, decompress},
+    },
+    words::Digest,
 };
 
 const CHECK_LEN: usize = 8;

@@ -6,12 +6,9 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::loaded::Loaded,
+    engine::Loaded,
     run::Run,
-    words::{
-        id::{BudgetNo, EnvelopeNo, Micros, RunNo},
-        map::Map,
-    },
+    words::{BudgetNo, EnvelopeNo, Map, Micros, RunNo},
 };
 
 /// Cache of the edges that a process has seen.

@@ -1,6 +1,6 @@
 //! Errors of a store.
 
-use crate::{engine, run::masks::BadMask, words::class::Class};
+use crate::{engine, run::masks::BadMask, words::Class};
 
 /// Reasons why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     journal::{Entry, Kind, State, job},
     state::At,
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Filter for the approvals to read.

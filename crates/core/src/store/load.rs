@@ -7,17 +7,16 @@
 use std::{collections::BTreeSet, mem::take, sync::Arc};
 
 use crate::{
-    engine::loaded::{Declared, Loaded, Named, Need},
-    envelope::{Envelope, budget::Budget},
+    engine::{
+        Loaded, Need,
+        loaded::{Declared, Named},
+    },
+    envelope::{Budget, Envelope},
     journal::{Entry, Kind, State, job},
-    run::{Run, attempt::Attempt, instance::Lease, origin::Origin},
+    run::{Attempt, Lease, Origin, Run},
     state::Name,
     store::{Error, edges::Edges},
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-        row::Row,
-    },
+    words::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, MatchKey, Micros, Row, RunId, RunNo, Seq, Slot},
 };
 
 /// Key to look up. A store adds the rows that it finds, and does not follow what they lead to.

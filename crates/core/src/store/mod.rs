@@ -21,29 +21,22 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        self,
-        op::{Op, Outcome, Verb},
-    },
-    envelope::{Envelope, budget::BudgetView},
+    engine::{self, Op, Outcome, Verb},
+    envelope::{BudgetView, Envelope},
     events::{Event, EventQuery, Mark, delivery::Delivery},
-    journal::{
-        Entry, Role, State,
-        job::ItemRow,
-        payload::{PART_LEN, Payload},
-    },
-    run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
+    journal::{Entry, ItemRow, Payload, Role, State, payload::PART_LEN},
+    run::{Attempt, Instance, Run, Spec, Status, TokenKey},
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
-        filter::{After, ApprovalFilter},
+        filter::After,
         state::{EventPage, EventRange, History, Scan},
     },
-    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    words::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
 pub use durability::Durability;
 pub use error::Error;
-pub use filter::{Page, Sought, Which};
+pub use filter::{ApprovalFilter, Page, Sought, Which};
 pub use hint::{Hint, News};
 pub use loss::{Loss, Losses};
 pub use question::{Answer, Question};

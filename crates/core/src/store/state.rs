@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     state::{At, Item, Position},
-    words::id::Micros,
+    words::Micros,
 };
 
 /// Query for a page of an agent's live keys, in the order of their UTF-8 bytes.

@@ -7,7 +7,7 @@ use jiff::{
     tz::Offset,
 };
 
-use crate::words::id::Micros;
+use crate::words::Micros;
 
 /// One day in microseconds.
 pub const DAY: i64 = 86_400_000_000;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::words::id::Micros;
+use crate::words::Micros;
 
 /// Source of time. The real one lives in the product, the simulated one is [`ManualClock`].
 pub trait Clock: Send + Sync {

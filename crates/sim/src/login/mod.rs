@@ -12,7 +12,7 @@ mod plan;
 mod truth;
 mod waiting;
 
-use outlast_core::{engine::op::Outcome, envelope::ceiling::Ceilings, store::Error};
+use outlast_core::{engine::Outcome, envelope::Ceilings, store::Error};
 
 use self::{
     calls::Agent,

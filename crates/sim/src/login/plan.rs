@@ -2,16 +2,13 @@
 
 use outlast_core::{
     call::plan::{CallId, Heard, Plan, Verdict},
-    engine::{
-        self,
-        state::put::{Change as Write, Put, PutRow},
-    },
-    envelope::ceiling::Ceilings,
+    engine::{self, Change as Write, Put, PutRow},
+    envelope::Ceilings,
     reads::plans,
-    run::instance::Life,
+    run::Life,
     state::Name,
     store::{Durability, Error, Store as _},
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 
 use super::{Event, Login, truth::Head};

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     call::plan::WindowUse,
-    envelope::ceiling::{Ceilings, Length, Reached, Share},
-    words::id::Micros,
+    envelope::{Ceilings, Length, Reached, Share},
+    words::Micros,
 };
 
 use crate::rng::Rng;

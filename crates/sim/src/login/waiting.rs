@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 
 use outlast_core::{
     call::busy_waiting::{Conversations, Hold, Look, Streak, ToolUse, Turn},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, Micros, Seq},
-    },
+    words::{AttemptNo, Digest, Micros, Seq},
 };
 
 use crate::{bug::Bug, rng::Rng};

@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 use outlast_core::{
     journal::{Entry, Role},
     memory::MemoryStore,
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 use crate::program::ToolCall;

@@ -4,10 +4,10 @@
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    journal::{Entry, Kind, Role, State, payload::Payload},
+    journal::{Entry, Kind, Payload, Role, State},
     memory::{MemoryStore, Tables},
     state::{Committed, Name},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 type Key = (RunNo, String);

@@ -7,17 +7,10 @@ use outlast_core::{
         desk::{self, Admitting, ForClient},
         exchange::Ending,
     },
-    engine::{
-        actor::Actor,
-        call::{
-            admit::Admit,
-            delivered::{Delivered, GiveBack, Receiver},
-        },
-        rule::taking::Received,
-    },
+    engine::{Actor, Admit, Delivered, GiveBack, Received, Receiver},
     journal::Role,
     store::{Durability, Error, Store},
-    words::id::{Seq, Slot},
+    words::{Seq, Slot},
 };
 
 use super::{Process, Then, refuse};

@@ -8,16 +8,10 @@ use outlast_core::{
         desk::{self, ForExchange, Key},
         exchange::{Ending, Event, Failure, Frame, Silence},
     },
-    engine::{
-        call::settle::{Bill, Retry, Settle},
-        run::pause::AwaitProvider,
-    },
-    journal::{Opening, payload::Payload},
+    engine::{AwaitProvider, Bill, Retry, Settle},
+    journal::{Opening, Payload},
     store::Durability,
-    words::{
-        outage::{Cause, Outage},
-        usage::Usage,
-    },
+    words::{Cause, Outage, Usage},
 };
 
 use super::{Process, Then, held::Carried};

@@ -4,17 +4,13 @@ use std::{cell::RefCell, rc::Rc};
 
 use outlast_core::{
     call::{
-        Quiet,
+        Quiet, RequestKey,
         desk::Key,
         exchange::{Ending, Frame},
-        taken::RequestKey,
     },
-    engine::call::{delivered::Delivered, settle::Bill},
+    engine::{Bill, Delivered},
     journal::Opening,
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, InstanceNo, Seq},
-    },
+    words::{AttemptNo, InstanceNo, MatchKey, Seq},
 };
 
 use crate::{

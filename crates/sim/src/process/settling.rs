@@ -10,35 +10,16 @@ use outlast_core::{
         membership::HEARTBEAT_MS,
     },
     engine::{
-        call::{
-            admit::Admission,
-            settle::{Bill, Close},
-        },
-        loaded::Loaded,
-        op::{Op, Outcome},
-        rule::taking::Heir,
-        run::{
-            claim::{Claim, Claimed},
-            forget::{Forget, Forgot},
-            limits::Raise,
-            pause::ProviderAnswered,
-            process::{DeclareDead, Register},
-        },
+        Admission, Bill, Claim, Claimed, Close, DeclareDead, Forget, Forgot, Heir, Loaded, Op, Outcome,
+        ProviderAnswered, Raise, Register,
     },
-    envelope::unit::{Limits, PerUnit, Unit},
+    envelope::{Limits, PerUnit, Unit},
     journal::{Entry, State},
     memory::Tables,
-    run::{
-        Run,
-        instance::{Identity, Life},
-        status::Status,
-    },
+    run::{Identity, Life, Run, Status},
     state::run_namespace,
     store::{Durability, Error, Store},
-    words::{
-        clock::Clock as _,
-        id::{RunNo, Slot},
-    },
+    words::{Clock as _, RunNo, Slot},
 };
 use outlast_store::group::Step;
 

@@ -1,13 +1,10 @@
 //! Workers' side of a process: their operations go to the store as a library's in the same process do.
 
 use outlast_core::{
-    engine::{
-        op::{Op, Outcome},
-        run::claim::Claim,
-    },
+    engine::{Claim, Op, Outcome},
     journal::Opening,
     store::{Durability, Error},
-    words::id::{RunNo, Slot},
+    words::{RunNo, Slot},
 };
 
 use super::{Pending, Process, Then};

@@ -13,9 +13,9 @@ use outlast_core::{
         shares::{Held, Pace, Part, Server as Settler, Shares},
     },
     reads::shares,
-    run::instance::Life,
+    run::Life,
     store::{Durability, Store as _},
-    words::{digest::Digest, id::InstanceNo},
+    words::{Digest, InstanceNo},
 };
 
 use super::Event;

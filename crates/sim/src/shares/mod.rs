@@ -11,10 +11,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 use outlast_core::{
     call::shares::{Held, Pace, TAKEN_US},
-    engine::{self, op::Outcome},
+    engine::{self, Outcome},
     reads::shares,
     store::{Ask as _, Durability, Error},
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 
 use self::lane::{Call, Lane, Then, UPSTREAM};

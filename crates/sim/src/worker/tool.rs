@@ -4,17 +4,10 @@
 //! A recorder is a process of its own: a life that ends takes its process along.
 
 use outlast_core::{
-    engine::{
-        call::delivered::{Delivered, Receiver},
-        op::Outcome,
-        tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
-    },
-    journal::{State, iteration_scope, payload::Payload},
+    engine::{Delivered, GiveUpTool, Outcome, Receiver, ReserveTool, Reserved, SendTool},
+    journal::{Payload, State, iteration_scope},
     store::Durability,
-    words::{
-        digest::Digest,
-        id::{Seq, Slot},
-    },
+    words::{Digest, Seq, Slot},
 };
 
 use super::Worker;

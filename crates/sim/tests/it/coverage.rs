@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outlast_core::run::status::{Event, Status, next};
+use outlast_core::run::{
+    Status,
+    status::{Event, next},
+};
 
 /// Things that happen.
 const MET: [&str; 63] = [

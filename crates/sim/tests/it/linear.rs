@@ -5,33 +5,17 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::{
-        Error as Refused,
-        actor::Actor,
-        call::{
-            admit::{Admission, Admit},
-            settle::{Bill, Close, Settle},
-        },
-        op::{Op, Outcome},
-        run::{
-            claim::{Claim, Claimed},
-            process::Register,
-            start::Start,
-        },
-        state::put::{Change, Put},
+        Actor, Admission, Admit, Bill, Change, Claim, Claimed, Close, Error as Refused, Op, Outcome, Put,
+        Register, Settle, Start,
     },
-    envelope::unit::{Limits, Unit},
+    envelope::{Limits, Unit},
     journal::{Opening, iteration_scope},
     memory::MemoryStore,
     price::Bound,
-    run::{Spec, instance::Identity},
+    run::{Identity, Spec},
     state::Name,
     store::{Ask as _, Durability, Error, Ticket},
-    words::{
-        clock::ManualClock,
-        digest::{Digest, MatchKey},
-        id::{Micros, RunId, Slot},
-        usage::{ServiceTier, Usage},
-    },
+    words::{Digest, ManualClock, MatchKey, Micros, RunId, ServiceTier, Slot, Usage},
 };
 use outlast_sim::{
     Bug,

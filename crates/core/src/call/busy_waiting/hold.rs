@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{CONVERSATIONS, Conversations, Streak, TOLD_FROM};
-use crate::words::{digest::Digest, id::Micros};
+use crate::words::{Digest, Micros};
 
 /// Things that a held call may wait for, as they are at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use super::{Action as A, Event as E, *};
 use crate::{
     engine,
-    words::id::{Micros, OpNo, RunNo},
+    words::{Micros, OpNo, RunNo},
 };
 
 const OWN: InstanceNo = InstanceNo(1);

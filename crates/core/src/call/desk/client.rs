@@ -5,15 +5,14 @@ use std::sync::Arc;
 use super::{Admitting, Desk, ForClient, Key, Next, Request, Round, live::Live};
 use crate::{
     call::{
-        Connection, ConnectionId, Exchange, Patience,
+        Connection, ConnectionId, Exchange, Patience, RequestKey,
         connection::{Action, Event},
         exchange,
         outages::Probe,
         rates::{Later, Turn, Wants, Why},
-        taken::RequestKey,
     },
-    engine::call::admit::Admission,
-    words::id::{InstanceNo, Seq},
+    engine::Admission,
+    words::{InstanceNo, Seq},
 };
 
 /// Connection with the data that the desk keeps for it.

@@ -3,10 +3,7 @@
 use crate::{
     call::{Broken, ConnectionId, Refused, Visible, desk::Key, exchange::Ending, rates::Later},
     journal::Opening,
-    words::{
-        id::{InstanceNo, Seq},
-        outage::Cause,
-    },
+    words::{Cause, InstanceNo, Seq},
 };
 
 /// Action for the host, with the machine it belongs to.

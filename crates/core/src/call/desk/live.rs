@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::{At, Desk, ForExchange, Key, Next, Round};
 use crate::call::{
-    ConnectionId, Exchange, connection,
+    ConnectionId, Exchange, Levels, connection,
     exchange::{Action, Charge, Ending, Event},
     outages::Probe,
-    rate::Levels,
     rates::{Turn, Wants},
     unrecorded::Held,
 };

@@ -7,7 +7,7 @@ use crate::{
         exchange::{Event, Failure, Silence},
         outages::Probe,
     },
-    words::{digest::Digest, outage::Cause},
+    words::{Cause, Digest},
 };
 
 impl Desk {

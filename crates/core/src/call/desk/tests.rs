@@ -1,21 +1,16 @@
 use super::*;
 use crate::{
     call::{
-        Broken, FailedTry, Refused, Visible,
+        Broken, FailedTry, Rate, Refused, Visible,
         connection::Event as C,
         exchange::{Ending, Event as X, Failure},
-        rate::Rate,
         rates::{Later, Why},
     },
-    engine::call::admit::Admission,
+    engine::Admission,
     envelope::Refusal,
     journal::{Opening, State},
     store,
-    words::{
-        digest::{Digest, MatchKey},
-        id::{Micros, OpNo, Seq},
-        outage::Cause,
-    },
+    words::{Cause, Digest, MatchKey, Micros, OpNo, Seq},
 };
 
 const RUN: RunNo = RunNo(1);

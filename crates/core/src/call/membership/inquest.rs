@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::{HEARTBEAT_MS, Membership};
 use crate::{
-    run::instance::{Identity, Instance},
-    words::id::InstanceNo,
+    run::{Identity, Instance},
+    words::InstanceNo,
 };
 
 /// Wait until it is known of each other instance whether its process lives, where only heartbeats show that:

@@ -6,30 +6,19 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Error,
-        actor::Actor,
-        call::{
-            admit::Admission as Answer,
-            plan::{Plan, amounts},
-        },
-        loaded::{Loaded, Need},
+        Actor, Admission as Answer, Error, Loaded, Need,
+        call::plan::{Plan, amounts},
         rule::{
             doubt, guard,
             replay::{self, Choice, ReplayRequest},
             taking, windows, within,
         },
     },
-    envelope::{
-        Refusal,
-        unit::{Amounts, Unit},
-    },
-    journal::{CallDetail, Entry, Kind, Opening, Role, State, Taker, iteration_scope, payload::Payload},
+    envelope::{Amounts, Refusal, Unit},
+    journal::{CallDetail, Entry, Kind, Opening, Payload, Role, State, Taker, iteration_scope},
     price::Bound,
-    run::{OnDivergence, Unpriced, status::Status},
-    words::{
-        digest::{Digest, MatchKey},
-        id::{EnvelopeNo, InstanceNo, Micros, Seq, Slot},
-    },
+    run::{OnDivergence, Status, Unpriced},
+    words::{Digest, EnvelopeNo, InstanceNo, MatchKey, Micros, Seq, Slot},
 };
 
 /// Decides a request. If it goes out, reserves its bound and opens its entry in the same commit.

@@ -2,15 +2,14 @@
 
 use crate::{
     engine::{
-        Error,
-        loaded::{Loaded, Need},
+        Error, Loaded, Need, Received,
         rule::{
-            taking::{self, Received},
+            taking::{self},
             within,
         },
     },
     journal::{Entry, Kind, iteration_scope},
-    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+    words::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
 };
 
 /// Receiver of an answer. By it an entry is known for the one whose answer was received: a database that lost its last

@@ -2,18 +2,14 @@
 
 use crate::{
     engine::{
-        Error,
-        call::admit::{Admit, Repeats},
-        loaded::Loaded,
+        Admit, Error, Loaded,
+        call::admit::Repeats,
         rule::{doubt, windows},
     },
-    envelope::{
-        Envelope, Refusal,
-        unit::{Amounts, Unit},
-    },
+    envelope::{Amounts, Envelope, Refusal, Unit},
     price::Bound,
     run::{Admission, InDoubt},
-    words::id::{EnvelopeNo, Micros},
+    words::{EnvelopeNo, Micros},
 };
 
 /// Largest number of inheritances in a chain of lost calls.

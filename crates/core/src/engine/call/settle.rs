@@ -2,18 +2,14 @@
 
 use crate::{
     engine::{
-        Error,
-        loaded::{Loaded, Need},
+        Error, Loaded, Need,
         rule::{closing, doubt, guard, within},
         run::process,
     },
-    envelope::unit::{Amounts, Unit},
-    journal::{Correction, Kind, Opening, Role, State, iteration_scope, payload::Payload},
-    run::status::Status,
-    words::{
-        id::{AttemptNo, Micros, RunNo, Seq},
-        usage::{ServiceTier, Usage},
-    },
+    envelope::{Amounts, Unit},
+    journal::{Correction, Kind, Opening, Payload, Role, State, iteration_scope},
+    run::Status,
+    words::{AttemptNo, Micros, RunNo, Seq, ServiceTier, Usage},
 };
 
 /// Amount that a call is charged.

@@ -1,10 +1,7 @@
 //! Closings: whether an opening still has its entry.
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-    },
+    engine::{Error, Loaded, Need},
     journal::{Entry, Kind, Opening, State},
 };
 

@@ -1,14 +1,11 @@
 //! Doubt: lost calls, the amounts they hold, and the settlement that later replaces their estimates.
 
 use crate::{
-    engine::{Error, loaded::Loaded},
-    envelope::unit::{Amounts, Unit},
+    engine::{Error, Loaded},
+    envelope::{Amounts, Unit},
     journal::{CallDetail, Correction, Entry, Kind, State},
     run::InDoubt,
-    words::{
-        digest::MatchKey,
-        id::{EnvelopeNo, Micros, RunNo, Seq},
-    },
+    words::{EnvelopeNo, MatchKey, Micros, RunNo, Seq},
 };
 
 /// Returns the oldest lost call of this key that has no retry; `None` if there is none. The next call of the key is its

@@ -1,20 +1,13 @@
 //! Guards: whether an actor may open an entry now, and whether the run's state and time limit allow it.
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-    },
-    envelope::{Refusal, unit::Unit},
+    engine::{Actor, Error, Loaded, Need},
+    envelope::{Refusal, Unit},
     run::{
-        Run,
-        attempt::Attempt,
-        instance::{Instance, Life},
-        status::{self, Event, Status},
-        token::Claims,
+        Attempt, Claims, Instance, Life, Run, Status,
+        status::{self, Event},
     },
-    words::id::{InstanceNo, Micros, RunNo, Slot},
+    words::{InstanceNo, Micros, RunNo, Slot},
 };
 
 /// Checks that the instance is live. Errors: `InstanceDead`.

@@ -2,12 +2,9 @@
 //! retries, disconnects and joins.
 
 use crate::{
-    engine::{actor::Actor, loaded::Loaded, rule::taking},
+    engine::{Actor, Loaded, rule::taking},
     journal::{Entry, Kind, State},
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, InstanceNo, Seq},
-    },
+    words::{AttemptNo, InstanceNo, MatchKey, Seq},
 };
 
 /// Request, as far as the replay rule looks at it.

@@ -1,13 +1,9 @@
 //! Taking: which connection receives an answer, as it stands in the store for the processes of all servers.
 
 use crate::{
-    engine::{
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
+    engine::{Actor, Loaded, Need, rule::guard},
     journal::{Entry, Taker},
-    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
+    words::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 
 /// Answer that a connection receives.

@@ -1,18 +1,9 @@
 //! Windows: the envelopes of named budgets that a call is charged to, one per budget and period.
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Numbers},
-    },
-    envelope::{
-        Envelope, Owner, Whose,
-        budget::{Budget, Window},
-    },
-    words::{
-        id::{BudgetNo, EnvelopeNo, Micros, RunNo},
-        row::Row,
-    },
+    engine::{Error, Loaded, Numbers},
+    envelope::{Budget, Envelope, Owner, Whose, budget::Window},
+    words::{BudgetNo, EnvelopeNo, Micros, Row, RunNo},
 };
 
 /// Returns the windows that a new call of the run is charged to now. The first call of a period creates its window.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Error, actor::Actor, loaded::Loaded},
-    envelope::unit::Amounts,
+    engine::{Actor, Error, Loaded},
+    envelope::Amounts,
     journal::{Entry, Kind, State, scope},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 /// Checks that the entry and everything around it are items or steps that are open in the actor's attempt.

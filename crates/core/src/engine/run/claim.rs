@@ -1,22 +1,13 @@
 //! Claim: begins an attempt of a run, in one of the ways in which a process comes to drive one.
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
-    envelope::{Refusal, unit::Unit},
+    engine::{Actor, Error, Loaded, Need, rule::guard},
+    envelope::{Refusal, Unit},
     run::{
-        attempt::{Attempt, Exit},
-        instance::Lease,
-        status::{self, Event, Status},
+        Attempt, Exit, Lease, Status,
+        status::{self, Event},
     },
-    words::{
-        id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Slot},
-        row::Row,
-    },
+    words::{AttemptNo, Fence, InstanceNo, Micros, Row, RunNo, Slot},
 };
 
 /// Takes the slot's lease with a higher fence, ends the previous attempt and opens the next one.

@@ -1,18 +1,10 @@
 //! End attempt: closes an attempt and decides what becomes of the run, which may be opened again.
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-        rule::guard,
-        run::process,
-    },
+    engine::{Error, Loaded, Need, rule::guard, run::process},
     envelope::Refusal,
-    run::{
-        attempt::Exit,
-        status::{Event, Status},
-    },
-    words::id::{AttemptNo, InstanceNo, Micros, RunNo},
+    run::{Exit, Status, status::Event},
+    words::{AttemptNo, InstanceNo, Micros, RunNo},
 };
 
 /// Ends an attempt with its observed exit, and sets what the run does next.

@@ -1,11 +1,8 @@
 //! Forget: deletes a run that ended long ago, with everything stored for it.
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-    },
-    words::id::{Micros, RunNo},
+    engine::{Error, Loaded, Need},
+    words::{Micros, RunNo},
 };
 
 /// Deletes the run, its journal, its budget and its state. Synced. Idempotent.

@@ -5,21 +5,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-        run::start::{Start, Started},
-        state::put::{Author, Change},
-    },
-    envelope::unit::Limits,
-    journal::job::Counts,
+    engine::{Change, Error, Loaded, Need, Start, Started, state::put::Author},
+    envelope::Limits,
+    journal::Counts,
     run::{
-        Spec,
-        origin::{NOBODYS, Origin},
+        NOBODYS, Origin, Spec,
         snapshot::{AGENT, Kept, namespace},
     },
     state::Name,
-    words::id::{Micros, RunId, RunNo, Seq},
+    words::{Micros, RunId, RunNo, Seq},
 };
 
 /// Creates a run whose journal begins with its origin's, up to a point; or finds the fork if it exists.

@@ -1,19 +1,10 @@
 //! Iterations: begins one, and judges what it came to.
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-        step::append,
-    },
-    journal::{Entry, Kind, Role, State, iteration_scope, payload::Payload},
-    run::{
-        looping::{Looping, Verdict},
-        status::{Event, Status},
-    },
-    words::id::{InstanceNo, Micros, RunNo, Seq, Slot},
+    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    journal::{Entry, Kind, Payload, Role, State, iteration_scope},
+    run::{Looping, Status, Verdict, status::Event},
+    words::{InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Stores the standard input of the attempt's iteration, before its first attempt reads it.

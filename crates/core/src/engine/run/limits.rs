@@ -3,22 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        item::is_job,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
-    envelope::{
-        Refusal,
-        unit::{Limits, PerUnit, Unit},
-    },
-    journal::job::Counts,
-    run::{
-        Spec, Unpriced,
-        status::{Event, Status},
-    },
-    words::id::{Micros, RunNo, Seq},
+    engine::{Error, Loaded, Need, item::is_job, rule::guard},
+    envelope::{Limits, PerUnit, Refusal, Unit},
+    journal::Counts,
+    run::{Spec, Status, Unpriced, status::Event},
+    words::{Micros, RunNo, Seq},
 };
 
 /// Adds to limits, sets them, or lifts them. Once the limit that halted a run has room again, the run goes to

@@ -1,20 +1,13 @@
 //! Pauses: a run waits for its provider, or is held.
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
+    engine::{Error, Loaded, Need, rule::guard},
     envelope::Refusal,
     run::{
-        instance::Lease,
-        status::{self, Event, Status},
+        Lease, Status,
+        status::{self, Event},
     },
-    words::{
-        id::{Fence, InstanceNo, Micros, RunNo, Slot},
-        outage::Outage,
-    },
+    words::{Fence, InstanceNo, Micros, Outage, RunNo, Slot},
 };
 
 /// Sets a run waiting for its provider, until a call to it is answered. Returns the time since which it waits.
@@ -132,16 +125,15 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            actor::Actor,
-            call::settle::{Bill, Close},
-            run::end_attempt::{EndAttempt, Then},
+            Actor, Bill, Close, EndAttempt,
+            run::end_attempt::Then,
             tests::bench::{Bench, Request, bill},
         },
-        envelope::unit::{Limits, Unit},
+        envelope::{Limits, Unit},
         memory::MemoryStore,
-        run::{Policy, attempt::Exit},
+        run::{Exit, Policy},
         store::{Ask as _, Durability, RunView, Store as _},
-        words::{clock::ManualClock, outage::Cause},
+        words::{Cause, ManualClock},
     };
 
     fn begin(b: &Bench) -> (RunNo, Actor) {

@@ -2,27 +2,21 @@
 
 use crate::{
     engine::{
-        Error, approval,
+        Error, Heir, Loaded, Need, approval,
         call::settle,
-        loaded::{Loaded, Need},
         rule::{
             doubt, guard,
-            taking::{self, Heir},
+            taking::{self},
             within,
         },
     },
-    envelope::{Refusal, unit::Unit},
+    envelope::{Refusal, Unit},
     journal::{Entry, Kind, State},
     run::{
-        attempt::{Attempt, Exit},
-        awaited::Awaited,
-        instance::{Identity, Instance, Lease, Life},
-        status::{self, Event, Status},
+        Attempt, Awaited, Exit, Identity, Instance, Lease, Life, Status,
+        status::{self, Event},
     },
-    words::{
-        id::{AttemptNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-        row::Row,
-    },
+    words::{AttemptNo, InstanceNo, Micros, Row, RunId, RunNo, Seq, Slot},
 };
 
 /// Creates the process's instance and returns its number. Synced: a claim must not outlive its instance's row.

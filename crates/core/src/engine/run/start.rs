@@ -5,25 +5,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need, Numbers},
-    },
-    envelope::{
-        Envelope, Owner,
-        budget::Budget,
-        unit::{Limits, Unit},
-    },
-    journal::{
-        Role,
-        job::{Counts, Job},
-        payload::Payload,
-    },
-    run::{Policy, Run, Spec, status::Status},
-    words::{
-        id::{AttemptNo, BudgetNo, Fence, Micros, RunId, RunNo, Seq},
-        row::Row,
-    },
+    engine::{Error, Loaded, Need, Numbers},
+    envelope::{Budget, Envelope, Limits, Owner, Unit},
+    journal::{Counts, Job, Payload, Role},
+    run::{Policy, Run, Spec, Status},
+    words::{AttemptNo, BudgetNo, Fence, Micros, Row, RunId, RunNo, Seq},
 };
 
 /// Creates the run, or finds it if it exists.

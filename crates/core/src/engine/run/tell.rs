@@ -3,17 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Error,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
-    run::{
-        Run,
-        attempt::{Attempt, Exit},
-        status::{Event, Status},
-    },
-    words::id::{AttemptNo, Micros, RunNo, Seq, Slot},
+    engine::{Error, Loaded, Need, rule::guard},
+    run::{Attempt, Exit, Run, Status, status::Event},
+    words::{AttemptNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Order that a person gives to a run. Those without a text are given on its machine only.
@@ -155,24 +147,15 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            actor::Actor,
-            call::{
-                admit::Admission,
-                delivered::{Delivered, GiveBack, Receiver},
-                settle::Close,
-            },
-            rule::taking::Received,
-            run::{
-                claim::{Claim, Claimed, Enter},
-                end_attempt::{EndAttempt, Then},
-                start::Start,
-            },
+            Actor, Admission, Claim, Claimed, Close, Delivered, EndAttempt, Enter, GiveBack, Received,
+            Receiver, Start,
+            run::end_attempt::Then,
             tests::bench::{Bench, Request, bill},
         },
-        envelope::unit::Limits,
+        envelope::Limits,
         run::{OnDivergence, Policy, Spec},
         store::{Ask as _, Durability, Store as _},
-        words::id::RunId,
+        words::RunId,
     };
 
     fn tell(b: &Bench, run: RunNo, word: Word) -> Result<Status, crate::store::Error> {

@@ -3,23 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
-    run::token::Claims,
+    engine::{Actor, Error, Loaded, Need, rule::guard},
+    run::Claims,
     state::{
-        Committed, Name, Namespace, Position, Retention, Value, outcome,
-        own::{Owner, Table},
+        Committed, Name, Namespace, Owner, Position, Retention, Table, Value, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
-    words::{
-        id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
-        row::Row,
-    },
+    words::{AttemptNo, InstanceNo, Micros, Row, RunNo, Slot},
 };
 
 /// Largest number of versions that a change removes of its key where the namespace does not keep them. Larger than

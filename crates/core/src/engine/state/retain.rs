@@ -1,22 +1,13 @@
 //! Retain: sets how long old versions are kept; compact removes those that are older.
 
 use crate::{
-    engine::{
-        Error,
-        actor::Actor,
-        loaded::{Loaded, Need},
-        rule::guard,
-    },
+    engine::{Actor, Error, Loaded, Need, rule::guard},
     state::{
-        Namespace, Retention,
-        own::Owner,
+        Namespace, Owner, Retention,
         rows::{Compactable, Removal, Trimmed},
         run_namespace,
     },
-    words::{
-        id::{Micros, Slot},
-        row::Row,
-    },
+    words::{Micros, Row, Slot},
 };
 
 /// Sets the versions that a namespace keeps. Removes nothing itself: later changes and compaction do.

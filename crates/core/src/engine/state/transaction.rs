@@ -11,9 +11,9 @@ use std::{
 
 pub use crate::state::Conflicts;
 use crate::{
-    engine::state::put::{Change, Put},
+    engine::{Change, Put},
     state::{Name, Position, Value, outcome},
-    words::id::Micros,
+    words::Micros,
 };
 
 /// Timeout, in milliseconds, of a transaction whose client names none.

@@ -4,30 +4,18 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        actor::Actor,
-        call::{
-            admit::{Admission, Admit},
-            delivered::{Delivered, Receiver},
-            settle::{Bill, Close, Settle, Settled},
-        },
-        run::{
-            claim::{Claim, Claimed},
-            limits::Raise,
-            process::{DeclareDead, Register},
-            start::{Start, Started},
-        },
+        Actor, Admission, Admit, Bill, Claim, Claimed, Close, DeclareDead, Delivered, Raise, Receiver,
+        Register, Settle, Settled, Start, Started,
     },
-    envelope::unit::{Limits, PerUnit, Unit},
-    journal::{Entry, Opening, payload::Payload},
+    envelope::{Limits, PerUnit, Unit},
+    journal::{Entry, Opening, Payload},
     memory::MemoryStore,
     price::Bound,
-    run::{Policy, Spec, instance::Identity},
+    run::{Identity, Policy, Spec},
     store::{Ask, Durability, Error, Store},
     words::{
-        clock::ManualClock,
-        digest::{Digest, MatchKey},
-        id::{AttemptNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
-        usage::{ServiceTier, Usage},
+        AttemptNo, Digest, InstanceNo, ManualClock, MatchKey, Micros, RunId, RunNo, Seq, ServiceTier, Slot,
+        Usage,
     },
 };
 

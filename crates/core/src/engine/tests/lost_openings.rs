@@ -2,17 +2,14 @@
 
 use crate::{
     engine::{
-        Error as Refused,
-        actor::Actor,
-        call::admit::Admission,
-        step::{BeginStep, NextTry, Record, Step},
+        Actor, Admission, BeginStep, Error as Refused, NextTry, Record, Step,
         tests::bench::{Bench, Request},
     },
-    envelope::unit::Limits,
-    journal::{Opening, State, iteration_scope, payload::Payload},
+    envelope::Limits,
+    journal::{Opening, Payload, State, iteration_scope},
     run::Policy,
     store::{Ask, Durability, Error},
-    words::id::Slot,
+    words::Slot,
 };
 
 fn rig() -> (Bench, Actor) {

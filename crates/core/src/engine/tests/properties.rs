@@ -4,17 +4,13 @@ use proptest::prelude::*;
 
 use crate::{
     engine::{
-        actor::Actor,
-        call::{
-            admit::Admission,
-            settle::{Bill, Close},
-        },
+        Actor, Admission, Bill, Close,
         tests::bench::{Bench, Request, bill, usd},
     },
-    envelope::unit::{Limits, Unit},
+    envelope::{Limits, Unit},
     journal::{Entry, Opening, State},
     run::{InDoubt, Policy},
-    words::id::{InstanceNo, RunNo, Seq},
+    words::{InstanceNo, RunNo, Seq},
 };
 
 /// Random event of a sequence.

@@ -2,22 +2,15 @@
 
 use crate::{
     engine::{
-        actor::Actor,
-        call::{
-            admit::Admission,
-            settle::{Bill, Close},
-        },
+        Actor, Admission, Bill, Close,
         tests::bench::{Bench, Request, bill, usd},
     },
-    envelope::unit::{Limits, MOST_PER_CALL, Unit},
+    envelope::{Limits, Unit, unit::MOST_PER_CALL},
     journal::{Entry, State, divergence::partings},
     reads::{entries, spend::spend},
     run::{OnDivergence, Policy},
     store::Store,
-    words::{
-        id::{InstanceNo, Micros, RunNo, Seq},
-        usage::{ServiceTier, Usage},
-    },
+    words::{InstanceNo, Micros, RunNo, Seq, ServiceTier, Usage},
 };
 
 const LOST: u8 = 0;

@@ -1,15 +1,15 @@
 use super::*;
 use crate::{
     engine::{
-        actor::Actor,
+        Actor,
         rule::guard,
         tests::bench::{Bench, Request, usd},
     },
-    envelope::unit::Limits,
+    envelope::Limits,
     memory::Tables,
     run::Policy,
     store::Store,
-    words::id::Slot,
+    words::Slot,
 };
 
 const NOW: Micros = Micros(1);
