@@ -135,7 +135,7 @@ class Outlast(Peer):
     name = "Outlast"
     modules = ("outlast",)
     file = "outlast.db"
-    # Entries of the kind Step that are Done (crates/core/src/journal/kind.rs).
+    # Entries of the kind Step that are Done (crates/core/src/journal/mod.rs).
     recorded = "SELECT count(*) FROM outlast.entries WHERE kind = 1 AND state = 1"
 
     def __init__(self, place: str) -> None:

@@ -4,12 +4,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::words::{AttemptNo, RunNo};
 
-use crate::{
-    happening::{Credential, Logical, Request, ToAgent, ToProcess},
-    outside::Outside,
-    program::Mood,
-    setup::Cast,
-};
+use crate::{Cast, Credential, Logical, Mood, Outside, Request, ToAgent, ToProcess};
 
 /// State of one agent.
 #[derive(Clone, Debug)]
@@ -183,11 +178,7 @@ impl Agent {
         if out.engine.rng.chance(7) && !out.provider.behaves {
             let vanish = ToAgent::Vanish { connection, marked: out.engine.rng.chance(50) };
             // Some clients leave while they are being admitted.
-            let after = if out.engine.rng.chance(30) {
-                out.engine.rng.between(1, 15)
-            } else {
-                out.engine.rng.between(5, 8_000)
-            };
+            let after = out.engine.rng.either(30, (1, 15), (5, 8_000));
             out.to_agent(after, self.index, self.life, vanish);
         }
     }
@@ -198,11 +189,7 @@ impl Agent {
         }
         self.position += 1;
         self.notes = self.notes.max(self.position);
-        let thinks = if out.engine.rng.chance(30) {
-            out.engine.rng.between(0, 5)
-        } else {
-            out.engine.rng.between(1, 2_000)
-        };
+        let thinks = out.engine.rng.either(30, (0, 5), (1, 2_000));
         out.to_agent(thinks, self.index, self.life, ToAgent::Next);
     }
 
@@ -253,10 +240,6 @@ impl Agent {
 
 /// Drops a connection. The process learns of that at once, or late.
 fn hang_up(connection: u64, process: usize, out: &mut Outside) {
-    let delay = if out.engine.rng.chance(80) {
-        out.engine.rng.between(0, 5)
-    } else {
-        out.engine.rng.between(5, 4_000)
-    };
+    let delay = out.engine.rng.either(80, (0, 5), (5, 4_000));
     out.to_process(delay, process, ToProcess::ClientGone(connection));
 }

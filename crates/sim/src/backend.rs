@@ -1,21 +1,34 @@
-//! Backend of one process on the one disk: the tables of the strict memory store, and the faults of what holds them.
+//! Store handle of one process: the real group commit over the process's own line to the one disk, which is the tables of the
+//! strict memory store, and the faults of what holds them.
+//!
+//! A crash affects one process; a loss of power affects all (`MemoryStore::lose_power`). The process says when the next
+//! group runs, and what goes wrong with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use outlast_store::{
+    backend::{Backend, CommitFailed, DataVersion},
+    group::{Step, Steps},
+};
 
 use outlast_core::{
-    engine::{Loaded, Need},
+    engine::{Loaded, Need, Op, Outcome},
     envelope::budget::Past,
     journal::State as EntryState,
     memory::{MemoryStore, Tables},
     store::{
-        Durability, Error, Store as _,
+        Durability, Error, Store as _, Ticket,
         load::{Fetch, Key},
     },
     words::{InstanceNo, Micros},
 };
-use outlast_store::backend::{Backend, CommitFailed, DataVersion};
 
-use crate::bug::Bug;
+use crate::Bug;
 
 /// Fault that a transaction meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,28 +54,29 @@ pub enum Why {
 /// Connection between a process and its disk, shared by the backend and the process that plans its faults.
 #[derive(Default)]
 pub struct Line {
-    state: Mutex<State>,
+    state: Mutex<LineState>,
 }
 
+/// State of a line.
 #[derive(Default)]
-struct State {
+pub struct LineState {
     /// Faults that the next transactions meet, in order; `None` for a transaction without a fault.
-    plan: Vec<Option<Fault>>,
-    crashed: bool,
+    pub plan: Vec<Option<Fault>>,
+    pub crashed: bool,
     /// Whether the store cannot be reached.
-    away: bool,
+    pub away: bool,
     /// Number of transactions for which the disk stays short of room.
     short_for: u32,
     /// Tables before the group and after each operation that wrote, of the transactions that committed.
-    trail: Vec<Arc<Tables>>,
+    pub trail: Vec<Arc<Tables>>,
     /// Whether a transaction found other tables at its begin than the transaction before it left.
-    torn: bool,
+    pub torn: bool,
     latest: Micros,
     /// Whether a write failed.
-    failed: bool,
+    pub failed: bool,
 }
 
-impl State {
+impl LineState {
     /// Returns the latest time ever seen.
     fn latest(&mut self, now: Micros) -> Micros {
         self.latest = self.latest.max(now);
@@ -71,37 +85,6 @@ impl State {
 }
 
 impl Line {
-    pub fn plan(&self, faults: Vec<Option<Fault>>) {
-        self.lock().plan = faults;
-    }
-
-    pub fn has_crashed(&self) -> bool {
-        self.lock().crashed
-    }
-
-    /// Returns whether a transaction that was rolled back left something behind.
-    pub fn is_torn(&self) -> bool {
-        self.lock().torn
-    }
-
-    /// Returns whether a write ever failed here.
-    pub fn has_failed(&self) -> bool {
-        self.lock().failed
-    }
-
-    pub fn is_away(&self) -> bool {
-        self.lock().away
-    }
-
-    pub fn set_away(&self, away: bool) {
-        self.lock().away = away;
-    }
-
-    /// Returns the tables as the operations of the last group left them, one after the other.
-    pub fn take_trail(&self) -> Vec<Arc<Tables>> {
-        std::mem::take(&mut self.lock().trail)
-    }
-
     pub fn check_reachable(&self) -> Result<(), Error> {
         let state = self.lock();
         match state.away || state.crashed {
@@ -110,7 +93,7 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, LineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -314,5 +297,127 @@ fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
     for (run, held) in given_back {
         let envelope = tables.runs[&run].envelope();
         tables.envelopes.entry(envelope).and_modify(|e| e.reserved -= held);
+    }
+}
+
+/// Store handle of one process.
+pub struct FaultStore {
+    disk: Arc<MemoryStore>,
+    pub line: Arc<Line>,
+    bug: Option<Bug>,
+    writer: Steps<FaultBackend>,
+}
+
+impl FaultStore {
+    pub fn new(disk: Arc<MemoryStore>, bug: Option<Bug>) -> FaultStore {
+        let line = Arc::new(Line::default());
+        let backend = FaultBackend::new(disk.clone(), line.clone(), bug);
+        let writer = Steps::new(backend, disk.op_numbers());
+        FaultStore { disk, line, bug, writer }
+    }
+
+    /// Opens the store anew, after a failure that the writer does not work on after. What was queued is lost.
+    pub fn reopen(&mut self) {
+        let away = self.line.lock().away;
+        *self = FaultStore::new(self.disk.clone(), self.bug);
+        self.line.lock().away = away;
+    }
+
+    /// Reads what is committed, if the store can be reached.
+    pub fn read<R>(&self, read: impl FnOnce(&MemoryStore) -> Result<R, Error>) -> Result<R, Error> {
+        self.line.check_reachable()?;
+        read(&self.disk)
+    }
+
+    pub fn submit(&mut self, op: Op, durability: Durability, now_ms: u64) -> Ticket {
+        self.writer.submit(op, durability, Duration::from_millis(now_ms))
+    }
+
+    /// Submits `op` on the caller's own thread.
+    pub fn submit_here(&mut self, op: Op, durability: Durability, now_ms: u64) -> Ticket {
+        self.writer.submit_here(op, durability, Duration::from_millis(now_ms))
+    }
+
+    /// Returns the outcome of `op` before its commit, or gives `op` back as the error.
+    pub fn ahead(&mut self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
+        self.writer.ahead(op, Duration::from_millis(now_ms))
+    }
+
+    /// Plants a defect: returns the outcome of `op`, and never writes it.
+    pub fn ahead_and_forgotten(&self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
+        let backend = FaultBackend::new(self.disk.clone(), self.line.clone(), None);
+        Steps::new(backend, self.disk.op_numbers()).ahead(op, Duration::from_millis(now_ms))
+    }
+
+    /// Runs the next group, if one is due. Returns the tables as its operations left them, one after the other.
+    pub fn step(&mut self, now_ms: u64) -> (Step, Vec<Arc<Tables>>) {
+        if self.bug == Some(Bug::QueueBusy) && self.line.lock().failed {
+            return (Step::Idle, Vec::new());
+        }
+        let step = self.writer.step(Duration::from_millis(now_ms));
+        (step, std::mem::take(&mut self.line.lock().trail))
+    }
+}
+
+/// Returns the outcome of a ticket that is resolved.
+pub fn resolved(ticket: &mut Ticket) -> Option<Result<Outcome, Error>> {
+    match Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::{
+        engine::{Register, Verb},
+        words::{ManualClock, Micros},
+    };
+
+    use super::*;
+
+    fn register() -> Op {
+        Op::from(Register { identity: Default::default() })
+    }
+
+    /// Submits two registrations in one group, and returns their codes.
+    fn two(store: &mut FaultStore) -> [&'static str; 2] {
+        let tickets = [(); 2].map(|()| store.submit(register(), Durability::Synced, 0));
+        assert_eq!(store.step(0).0, Step::Ran);
+        tickets.map(|mut t| match resolved(&mut t) {
+            Some(Ok(outcome)) => Register::answer(outcome).map_or("other", |_| "ok"),
+            Some(Err(e)) => e.code(),
+            None => "pending",
+        })
+    }
+
+    fn check(faults: &[Option<Fault>], codes: [&str; 2], instances: usize, after: [&str; 2]) {
+        let disk = Arc::new(MemoryStore::new(Arc::new(ManualClock::new(Micros(0)))));
+        let mut store = FaultStore::new(disk.clone(), None);
+        store.line.lock().plan = faults.to_vec();
+        assert_eq!(two(&mut store), codes, "{faults:?}");
+        assert_eq!(disk.tables().instances.len(), instances, "{faults:?}");
+        store.line.lock().plan = Vec::new();
+        assert_eq!(two(&mut store), after, "{faults:?}");
+        store.reopen();
+        assert_eq!(two(&mut store), ["ok"; 2], "{faults:?}");
+    }
+
+    #[test]
+    fn a_fault_meets_one_transaction_and_says_only_what_a_process_would_see() {
+        let full = |after| Some(Fault::Write { after, why: Why::Full });
+        let unclear = |committed, told| [Some(Fault::Unclear { committed, told })];
+        let (ok, refused) = (["ok"; 2], ["store_refused"; 2]);
+        check(&[], ok, 2, ok);
+        check(&[Some(Fault::Refused)], ok, 2, ok);
+        // A full disk takes only what closes open work, until there is room.
+        check(&[full(1)], ["store_full"; 2], 0, ["store_full"; 2]);
+        check(&[Some(Fault::Write { after: 1, why: Why::Io })], ok, 2, ok);
+        for committed in [false, true] {
+            let n = if committed { 2 } else { 0 };
+            check(&unclear(committed, false), ["commit_unknown"; 2], n, refused);
+            check(&unclear(committed, true), ok, 2, ok);
+            check(&[Some(Fault::Crash { committed })], ["commit_unknown"; 2], n, refused);
+        }
     }
 }

@@ -5,10 +5,10 @@ use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     memory::MemoryStore,
-    words::{Clock as _, ManualClock, Micros},
+    words::{Clock as _, ManualClock, Micros, SeededEntropy},
 };
 
-use crate::{bug::Bug, rng::Rng};
+use crate::Bug;
 
 /// Time at which the first simulated hour ends: 20 November 2026, 09:00 UTC.
 pub const AN_HOUR: Micros = Micros(1_795_165_200_000_000);
@@ -154,5 +154,35 @@ impl<E> Engine<E> {
         let ((ms, order), event) = self.queue.pop_first()?;
         self.clock.advance_ms(ms - self.now_ms());
         Some((order, event))
+    }
+}
+
+/// Source of small random numbers. Biased by less than 2^-50, which no test can see.
+pub struct Rng(SeededEntropy);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(SeededEntropy::new(seed))
+    }
+
+    /// Returns a number below `n`.
+    pub fn below(&self, n: u64) -> u64 {
+        self.0.next_u64() % n.max(1)
+    }
+
+    /// Returns a number from `low` to `high`, both included.
+    pub fn between(&self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// Returns a number of the first span with a probability of `percent` in a hundred, else of the second one.
+    pub fn either(&self, percent: u64, first: (u64, u64), second: (u64, u64)) -> u64 {
+        let (low, high) = if self.chance(percent) { first } else { second };
+        self.between(low, high)
+    }
+
+    /// Returns true with a probability of `percent` in a hundred.
+    pub fn chance(&self, percent: u64) -> bool {
+        self.below(100) < percent
     }
 }

@@ -12,11 +12,7 @@ use outlast_core::{
 };
 use outlast_store::group::Step;
 
-use crate::{
-    engine::Scene,
-    outside::draw_fault,
-    store::{FaultStore, resolved},
-};
+use crate::{FaultStore, Scene, draw_fault, resolved};
 
 /// One life of a server. `T`: what its operations are for.
 pub struct Server<T> {
@@ -104,7 +100,7 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
                 self.engine().say(|| format!("server {no} cannot reach the store for {ms} ms"));
                 self.troubled(now_ms + ms);
                 let server = self.server(no);
-                server.store.set_away(true);
+                server.store.line.lock().away = true;
                 let life = server.life;
                 self.engine().after(ms, ServerEvent::Back(no, life));
             }
@@ -112,7 +108,7 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
             ServerEvent::Commit(no, life) | ServerEvent::Reopen(no, life) | ServerEvent::Back(no, life)
                 if self.server(no).life != life => {}
             ServerEvent::Commit(no, _) => self.commit(no),
-            ServerEvent::Back(no, _) => self.server(no).store.set_away(false),
+            ServerEvent::Back(no, _) => self.server(no).store.line.lock().away = false,
             ServerEvent::Reopen(no, _) => {
                 self.gives_up(no, Self::LEASE_MS);
                 let server = self.server(no);
@@ -149,9 +145,11 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
         let at = engine.rng.between(0, last as u64) as usize;
         let faults = if is_faulty { draw_fault(&engine.rng, at) } else { Vec::new() };
         let server = self.server(no);
-        server.store.plan(faults);
+        server.store.line.lock().plan = faults;
         while server.store.step(now_ms).0 == Step::Ran {}
-        let (has_failed, has_crashed) = (server.store.has_failed(), server.store.has_crashed());
+        let line = server.store.line.lock();
+        let (has_failed, has_crashed) = (line.failed, line.crashed);
+        drop(line);
         if has_failed {
             self.troubled(now_ms);
         }

@@ -9,7 +9,7 @@ use outlast_core::{
     words::{AttemptNo, Digest, InstanceNo, RunNo, Seq},
 };
 
-use crate::{program::Ask, provider::Piece, setup::Trouble};
+use crate::{Ask, Piece, Trouble};
 
 /// Event in the world's queue.
 pub enum Happening {

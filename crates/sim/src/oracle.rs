@@ -1,7 +1,6 @@
 //! Oracle: checks the invariants of ARCHITECTURE.md from outside, on stored data, on what the provider saw and
 //! billed, and on what agents received. It shares no code with the decisions it judges.
 
-pub mod tools;
 pub mod work;
 
 use std::{
@@ -21,10 +20,7 @@ use outlast_core::{
     words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
 };
 
-use crate::{
-    happening::Request,
-    provider::{Provider, UpstreamRequest},
-};
+use crate::{Provider, Request, UpstreamRequest};
 
 type Key = (RunNo, Seq);
 
@@ -34,8 +30,8 @@ pub struct Oracle {
     /// Results and state as the workers saw them.
     pub work: work::Work,
     /// Tool calls, as workers and their server saw them.
-    pub tools: tools::Tools,
-    found: RefCell<Option<String>>,
+    pub tools: work::Tools,
+    found: Violation,
     states: BTreeMap<Key, State>,
     /// Deliveries whose mark was lost with its process, so that they may be repeated once.
     unmarked: HashSet<Key>,
@@ -69,8 +65,11 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn violation(&self) -> Option<String> {
-        let found = self.found.borrow().clone();
-        found.or_else(|| self.work.violation()).or_else(|| self.tools.violation())
+        [&self.found, &self.work.found, &self.tools.found].into_iter().find_map(Violation::first)
+    }
+
+    fn find(&self, what: String) {
+        self.found.find(what);
     }
 
     pub fn mark_lost(&mut self, run: RunNo, seq: Seq) {
@@ -154,23 +153,15 @@ impl Oracle {
     /// `silent_ms`. No pause is longer than 20 s, and the probe's place is lent for seconds.
     pub fn waits_for_probe(&self, key: Key, silent_ms: u64) {
         let is_held_up = silent_ms > 30_000;
-        self.find_if(
+        self.found.find_if(
             is_held_up.then(|| format!("entry {key:?} waits for a probe that hangs, {silent_ms} ms")),
         );
     }
 
     /// Notes, before a loss of power, the delivery marks that are committed but not synced: they will be lost.
     pub fn power_lost(&mut self, disk: &MemoryStore) {
-        let undone: Vec<Key> = disk.inspect(|committed, synced| {
-            let taken = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.taken);
-            committed.entries.keys().filter(|k| taken(committed, k) != taken(synced, k)).copied().collect()
-        });
-        self.undone.extend(undone);
-        let lost: Vec<Key> = disk.inspect(|committed, synced| {
-            let marked = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.delivered_to);
-            committed.entries.keys().filter(|k| marked(committed, k) != marked(synced, k)).copied().collect()
-        });
-        self.unmarked.extend(lost);
+        self.undone.extend(unsynced(disk, |e| e.taken));
+        self.unmarked.extend(unsynced(disk, |e| e.delivered_to));
     }
 
     /// Notes the runs that a group removed. `trail`: the tables as its operations left them, one after the other.
@@ -322,7 +313,7 @@ impl Oracle {
                     // Two connections have one answer: the other process may hear late that its own is gone, or was taken
                     // for dead, also before its mark is written.
                     true => drop(self.unmarked.insert(key)),
-                    false => self.find_if(wrong),
+                    false => self.found.find_if(wrong),
                 }
             }
             Admission::Wait { .. } | Admission::Refused(_) => {}
@@ -387,8 +378,7 @@ impl Oracle {
         }
         if let Some(fence) = attempt.fence {
             let lease = t.leases.get(&(run, attempt.slot));
-            let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
-            if !lease.is_some_and(|x| x.fence == fence && live(x.instance)) {
+            if !lease.is_some_and(|x| x.fence == fence && lives(t, x.instance)) {
                 self.find(format!("6: entry {seq} was opened without the lease"));
             }
         }
@@ -414,7 +404,7 @@ impl Oracle {
         }
         let states = disk.inspect(|t, synced| {
             self.limits(t);
-            self.find_if(t.inconsistency());
+            self.found.find_if(t.inconsistency());
             self.entries(t, provider);
             self.owners(t);
             self.work.check(synced, &self.states, t);
@@ -483,7 +473,7 @@ impl Oracle {
 
     /// Checks invariant 9: entries that a dead instance had open are swept with the instance.
     fn owners(&self, t: &Tables) {
-        let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
+        let live = |i| lives(t, i);
         for (key, e) in &t.entries {
             if is_call(e) && e.state == State::Open && !e.instance.is_some_and(live) {
                 self.find(format!("9: entry {key:?} is open, and its instance is dead"));
@@ -511,13 +501,23 @@ impl Oracle {
             Some(format!("9: entry {} of run {} stayed open", open.seq, open.run))
         })
     }
+}
 
-    fn find_if(&self, what: Option<String>) {
-        what.into_iter().for_each(|w| self.find(w));
+/// First violation that a part of the oracle has found.
+#[derive(Default)]
+pub struct Violation(RefCell<Option<String>>);
+
+impl Violation {
+    pub fn find_if(&self, what: Option<String>) {
+        what.into_iter().for_each(|what| self.find(what));
     }
 
-    fn find(&self, what: String) {
-        self.found.borrow_mut().get_or_insert(what);
+    pub fn find(&self, what: String) {
+        self.0.borrow_mut().get_or_insert(what);
+    }
+
+    fn first(&self) -> Option<String> {
+        self.0.borrow().clone()
     }
 }
 
@@ -532,6 +532,14 @@ impl Receiving {
     fn has(&self, seq: Seq) -> bool {
         self.here.contains(&seq) || self.elsewhere.contains(&seq)
     }
+}
+
+/// Returns the committed entries of which a fact is not synced.
+fn unsynced<F: PartialEq>(disk: &MemoryStore, fact: impl Fn(&Entry) -> Option<F>) -> Vec<Key> {
+    disk.inspect(|committed, synced| {
+        let differs = |(key, e): &(&Key, &Entry)| fact(e) != synced.entries.get(key).and_then(&fact);
+        committed.entries.iter().filter(differs).map(|(key, _)| *key).collect()
+    })
 }
 
 /// Returns whether another process has declared the instance dead. Its own process, which may live, is not asked.

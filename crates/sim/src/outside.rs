@@ -7,15 +7,7 @@ use outlast_core::{
     words::{InstanceNo, RunNo, Seq},
 };
 
-use crate::{
-    backend::{Fault, Why},
-    bug::Bug,
-    engine::Engine,
-    happening::{Happening, ToAgent, ToProcess, ToWorker},
-    oracle::Oracle,
-    provider::Provider,
-    rng::Rng,
-};
+use crate::{Bug, Engine, Fault, Happening, Oracle, Provider, Rng, ToAgent, ToProcess, ToWorker, Why};
 
 /// Everything in the world except the processes and agents, which are given access to it.
 pub struct Outside {
@@ -129,7 +121,7 @@ impl Outside {
 }
 
 /// Draws the fault of a group, at the operation with the number `at`.
-pub(crate) fn draw_fault(rng: &Rng, at: usize) -> Vec<Option<Fault>> {
+pub fn draw_fault(rng: &Rng, at: usize) -> Vec<Option<Fault>> {
     let (committed, told) = (rng.chance(50), rng.chance(50));
     match rng.below(10) {
         0..=1 => stubborn(at, Why::Full),

@@ -15,7 +15,7 @@ use outlast_core::{
     words::{AttemptNo, Digest, InstanceNo, RunId, RunNo, Seq, Slot},
 };
 
-use crate::{happening::Runs, outside::Outside};
+use crate::{Outside, Runs};
 
 /// Draws the next order, given through the process with this instance.
 pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::price::Bound;
 
-use crate::rng::Rng;
+use crate::Rng;
 
 /// Progress of an agent or a worker with its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

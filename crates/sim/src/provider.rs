@@ -13,7 +13,7 @@ use outlast_core::{
     words::{Digest, RunNo, Seq, ServiceTier, Usage, money::nano_from_pico},
 };
 
-use crate::rng::Rng;
+use crate::Rng;
 
 /// Request as it arrives upstream.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ fn cost(bound: &Bound, usage: &Usage) -> i64 {
 }
 
 fn play(fate: Fate, stream: bool, bill: Bill, rng: &Rng) -> Vec<(u64, Piece)> {
-    let wait = || if rng.chance(10) { rng.between(5_000, 40_000) } else { rng.between(20, 3_000) };
+    let wait = || rng.either(10, (5_000, 40_000), (20, 3_000));
     let silence = |s| (60_000, Piece::Silent(s));
     let broken =
         |silent: bool, s| if silent { silence(s) } else { (wait(), Piece::Failed(Failure::AfterSend)) };

@@ -6,11 +6,7 @@ use outlast_core::{
     run::InDoubt,
 };
 
-use crate::{
-    bug::Bug,
-    program::{self, Program, Waves},
-    rng::Rng,
-};
+use crate::{Bug, Program, Rng, Waves, program};
 
 /// Longest time for which a store is away, in milliseconds. It is longer than any lease.
 const LONGEST_OUTAGE_MS: u64 = 20_000;
@@ -149,7 +145,7 @@ fn cast(bug: Option<Bug>, rng: &Rng) -> Cast {
 
 /// Draws the time of a trouble: often in the first seconds, while every agent is busy.
 fn trouble_at(rng: &Rng) -> u64 {
-    if rng.chance(50) { rng.between(100, 5_000) } else { rng.between(100, 40_000) }
+    rng.either(50, (100, 5_000), (100, 40_000))
 }
 
 fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {

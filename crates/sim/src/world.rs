@@ -12,18 +12,8 @@ use outlast_core::{
 };
 
 use crate::{
-    agent::Agent,
-    bug::Bug,
-    engine::{AN_HOUR, Engine, Outcome, Play, Scene, play},
-    happening::{Happening, Runs, ToAgent, ToProcess, ToWorker},
-    oracle::Oracle,
-    outside::Outside,
-    process::Process,
-    program::{self, Mood},
-    provider::Provider,
-    rng::Rng,
-    setup::{Setup, Trouble},
-    worker::Worker,
+    AN_HOUR, Agent, Bug, Engine, Happening, Mood, Oracle, Outcome, Outside, Play, Process, Provider, Rng,
+    Runs, Scene, Setup, ToAgent, ToProcess, ToWorker, Trouble, Worker, play, program,
 };
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
@@ -110,7 +100,7 @@ impl World {
             Trouble::KillProcess(i) => self.kill(i),
             Trouble::PauseProcess(i, ms) => {
                 let until = self.out.engine.now_ms() + ms;
-                self.out.hampers(i, until.saturating_sub(self.out.engine.now_ms()));
+                self.out.hampers(i, ms);
                 let process = &mut self.processes[i];
                 process.paused_until_ms = process.paused_until_ms.max(until);
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    envelope::{Refusal, evidence::Evidence, unit::Unit},
+    envelope::{Evidence, Refusal, unit::Unit},
     journal::job,
     reads::tightest::{self, Whose},
     run::{self, Policy, looping::Looping, origin::Origin, rules::Rules},

@@ -42,15 +42,13 @@
 //! | 94 | rest  | the middle, a payload                                   |
 
 mod bases;
-mod diff;
 mod outline;
 mod restore;
 
 use bytes::{Buf, BufMut, Bytes};
 
-pub use crate::reads::body::stored;
-pub use bases::{Base, BodyBases, Chain, MAX_BASES};
-pub use diff::diff;
+pub use crate::reads::entries::request_body as stored;
+pub use bases::{Base, BodyBases, Chain, MAX_BASES, diff};
 pub use restore::{Restoring, restore};
 
 use crate::{

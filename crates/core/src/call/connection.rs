@@ -5,12 +5,13 @@
 
 use crate::{
     call::{
-        Broken, Refused, Visible,
+        Refused, Visible,
+        desk::ForClient,
         exchange::{End, Progress},
     },
     engine::Admission,
     envelope::Refusal,
-    journal::{Opening, State},
+    journal::State,
     store,
     words::{InstanceNo, Seq},
 };
@@ -45,25 +46,22 @@ pub enum Event {
     ClientGone,
 }
 
-/// Action of a connection. The desk itself carries out the actions on the registries, and has its host carry out the
-/// others, in order.
+/// Action of a connection. The desk carries out the actions on the registries, and has its host carry out the others, in
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Call `Taken::line_up`; feed `Turn` when the connection has it.
     LineUp,
     /// Call `Taken::leave_line`; feed `Turn` to the connection it returns.
     LeaveLine,
-    /// Submit `Admit` with durability `Synced` and the registries' state at this moment, and call `Waiters::decides`.
+    /// Have the host admit by the registries' state at this moment, and call `Waiters::decides`.
     Admit,
-    /// Call `Waiters::enqueue`, and start the timer of `--admit-wait`.
+    /// Call `Waiters::enqueue`, and have the host wait.
     Enqueue,
-    /// Call `Waiters::dequeue`, feed `MayRetry` to the connections it returns, and stop the timer of `--admit-wait`.
+    /// Call `Waiters::dequeue`, feed `MayRetry` to the connections it returns, and have the host wait no more.
     Dequeue,
     /// Call `Taken::take`.
     Take(Seq),
-    /// Submit `GiveBack` with durability `Committed`: the answer may yet serve a request at another process. Always comes
-    /// with a `GiveBack` behind it, unless the connection never took the answer here.
-    ReturnAnswer(Seq),
     /// Call `Taken::give_back`; feed `MayRetry` to the connections that `Waiters::wake_identical` returns.
     GiveBack,
     /// Call `Taken::mark_error`: the request got an error and left no entry. A retry of it is then decided like a first
@@ -71,34 +69,9 @@ pub enum Action {
     MarkError,
     /// Call `Taken::retried`.
     Retried,
-    /// Send the request upstream (with its output cap lowered to `cap`) under a new `Exchange`, and
-    /// attach.
-    Open {
-        opening: Opening,
-        cap: Option<u64>,
-    },
-    /// The client left before the request went out: open an `Exchange` and feed it `NotSent` at once, so that the
-    /// entry is settled as `void`, with repeats if the store fails. Nothing is sent.
-    Drop(Opening),
-    /// Attach to this process's exchange of the entry; feed its `Progress`, or `NotHere` if there is none.
-    Attach(Seq),
-    /// Read the entry's state after a pause, and feed `Polled`: the call is in flight in another process.
-    Poll(Seq),
-    LoadAnswer(Seq),
-    /// Forward the newly visible part of the answer to the client: the head first, swallowed frames left out.
-    Send(Visible),
-    /// End the answer cleanly; feed `Delivered` once it is flushed.
-    Finish,
-    /// Answer with this refusal; no byte was sent.
-    Refuse(Refused),
-    /// End the begun answer with an error frame in its dialect, and never cleanly.
-    BreakOff(Broken),
-    /// Submit `Delivered` with durability `Lazy`. Always comes before `GiveBack`.
-    MarkDelivered {
-        seq: Seq,
-        count: u32,
-        replayed: bool,
-    },
+    /// An answer that is given back to the store may yet serve a request at another process: a `GiveBack` here follows,
+    /// unless the connection never took the answer here. A mark always comes before `GiveBack`.
+    Host(ForClient),
 }
 
 /// State machine of one client's request. See the module.
@@ -212,15 +185,15 @@ impl Connection {
                 self.progress(seq, opened, sent, p)
             }
             (Phase::Receiving { seq, sent: Visible::Nothing, opened: false }, Event::NotHere) => {
-                let mut actions = vec![Action::ReturnAnswer(seq)];
+                let mut actions = vec![Action::Host(ForClient::GiveBack(seq))];
                 actions.extend(self.start_again());
                 actions
             }
             (Phase::Polling(seq), Event::Polled(result)) => match result {
-                Ok(State::Open) => vec![Action::Poll(seq)],
+                Ok(State::Open) => vec![Action::Host(ForClient::Poll(seq))],
                 Ok(State::Done) => {
                     self.phase = Phase::Loading(seq);
-                    vec![Action::LoadAnswer(seq)]
+                    vec![Action::Host(ForClient::Load(seq))]
                 }
                 Ok(State::Failed | State::Void | State::Unknown) => self.start_again(),
                 Err(e) => self.lose(seq, Refused::of(e)),
@@ -228,7 +201,7 @@ impl Connection {
             (Phase::Loading(seq), Event::Loaded(result)) => match result {
                 Ok(()) => {
                     self.phase = Phase::Flushing { mark: Some((seq, true)) };
-                    vec![Action::Send(Visible::Whole), Action::Finish]
+                    vec![Action::Host(ForClient::Send(Visible::Whole)), Action::Host(ForClient::Finish)]
                 }
                 // An answer that cannot be read is never bought again silently.
                 Err(e) => self.lose(seq, Refused::of(e)),
@@ -248,17 +221,17 @@ impl Connection {
             Ok(Admission::Go { opening, cap, .. }) => {
                 let seq = opening.seq;
                 let phase = Phase::Receiving { seq, opened: true, sent: Visible::Nothing };
-                return self.take(seq, phase, queued, Action::Open { opening, cap });
+                return self.take(seq, phase, queued, ForClient::Open { opening, cap });
             }
             Ok(Admission::Join { seq, instance }) if instance == self.instance => {
                 let phase = Phase::Receiving { seq, opened: false, sent: Visible::Nothing };
-                return self.take(seq, phase, queued, Action::Attach(seq));
+                return self.take(seq, phase, queued, ForClient::Attach(seq));
             }
             Ok(Admission::Join { seq, .. }) => {
-                return self.take(seq, Phase::Polling(seq), queued, Action::Poll(seq));
+                return self.take(seq, Phase::Polling(seq), queued, ForClient::Poll(seq));
             }
             Ok(Admission::Replay { seq }) => {
-                return self.take(seq, Phase::Loading(seq), queued, Action::LoadAnswer(seq));
+                return self.take(seq, Phase::Loading(seq), queued, ForClient::Load(seq));
             }
             Ok(Admission::Refused(refusal)) => Refused::Budget(refusal),
             Ok(Admission::Wait { refusal }) => Refused::AdmissionTimeout(refusal),
@@ -270,12 +243,12 @@ impl Connection {
     }
 
     /// Takes an answer before the line moves, so that the next identical request sees it.
-    fn take(&mut self, seq: Seq, phase: Phase, queued: bool, then: Action) -> Vec<Action> {
+    fn take(&mut self, seq: Seq, phase: Phase, queued: bool, then: ForClient) -> Vec<Action> {
         self.phase = phase;
         let mut actions = vec![Action::Take(seq)];
         actions.extend(self.marked.then_some(Action::Retried));
         actions.extend(leave(queued));
-        actions.push(then);
+        actions.push(Action::Host(then));
         actions
     }
 
@@ -322,23 +295,23 @@ impl Connection {
         let broken = matches!(p.end, Some(End::Broken { .. }));
         if p.visible > sent && !(broken && unsent) {
             self.phase = Phase::Receiving { seq, opened, sent: p.visible };
-            actions.push(Action::Send(p.visible));
+            actions.push(Action::Host(ForClient::Send(p.visible)));
         }
         match p.end {
             None => {}
             Some(End::Answered(state)) => {
                 self.phase = Phase::Flushing { mark: (state == State::Done).then_some((seq, !opened)) };
-                actions.push(Action::Finish);
+                actions.push(Action::Host(ForClient::Finish));
             }
             Some(End::Broken { why, state }) => {
                 self.phase = Phase::Over;
                 // Not recorded yet: once it is, it may serve.
-                actions.extend(state.is_none().then_some(Action::ReturnAnswer(seq)));
+                actions.extend(state.is_none().then_some(Action::Host(ForClient::GiveBack(seq))));
                 actions.push(Action::GiveBack);
                 actions.push(if unsent {
-                    Action::Refuse(Refused::Upstream(why))
+                    Action::Host(ForClient::Refuse(Refused::Upstream(why)))
                 } else {
-                    Action::BreakOff(why)
+                    Action::Host(ForClient::BreakOff(why))
                 });
             }
         }
@@ -349,8 +322,8 @@ impl Connection {
     /// delivered, and whether the answer was replayed; `None` marks none.
     fn delivered(&mut self, mark: Option<(Seq, bool)>) -> Vec<Action> {
         self.phase = Phase::Over;
-        let mark =
-            mark.map(|(seq, replayed)| Action::MarkDelivered { seq, count: self.retry_count, replayed });
+        let mark = mark
+            .map(|(seq, replayed)| Action::Host(ForClient::Mark { seq, count: self.retry_count, replayed }));
         mark.into_iter().chain([Action::GiveBack]).collect()
     }
 
@@ -363,7 +336,7 @@ impl Connection {
     }
 
     fn lose(&mut self, seq: Seq, refused: Refused) -> Vec<Action> {
-        let mut actions = vec![Action::ReturnAnswer(seq), Action::GiveBack];
+        let mut actions = vec![Action::Host(ForClient::GiveBack(seq)), Action::GiveBack];
         actions.extend(self.refuse(refused));
         actions
     }
@@ -378,7 +351,7 @@ impl Connection {
     fn refuse(&mut self, refused: Refused) -> Vec<Action> {
         self.phase = Phase::Over;
         let mark = if refused.should_retry() { self.no_entry() } else { None };
-        mark.into_iter().chain([Action::Refuse(refused)]).collect()
+        mark.into_iter().chain([Action::Host(ForClient::Refuse(refused))]).collect()
     }
 
     fn client_gone(&mut self) -> Vec<Action> {
@@ -395,7 +368,7 @@ impl Connection {
             | Phase::Polling(seq)
             | Phase::Loading(seq)
             | Phase::Flushing { mark: Some((seq, _)) } => {
-                (Phase::Over, vec![Action::ReturnAnswer(seq), Action::GiveBack])
+                (Phase::Over, vec![Action::Host(ForClient::GiveBack(seq)), Action::GiveBack])
             }
             Phase::Flushing { mark: None } => (Phase::Over, vec![Action::GiveBack]),
         };
@@ -407,8 +380,10 @@ impl Connection {
 /// Returns what undoes an admission of which nothing has been done yet; `None` if it did nothing.
 fn give_up(admission: &Admission) -> Option<Action> {
     match admission {
-        Admission::Go { opening, .. } => Some(Action::Drop(*opening)),
-        Admission::Replay { seq } | Admission::Join { seq, .. } => Some(Action::ReturnAnswer(*seq)),
+        Admission::Go { opening, .. } => Some(Action::Host(ForClient::Drop(*opening))),
+        Admission::Replay { seq } | Admission::Join { seq, .. } => {
+            Some(Action::Host(ForClient::GiveBack(*seq)))
+        }
         Admission::Wait { .. } | Admission::Refused(_) => None,
     }
 }

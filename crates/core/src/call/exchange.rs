@@ -5,7 +5,7 @@
 //! arrive is sent once more under the same entry.
 
 use crate::{
-    call::{Broken, FailedTry, Patience, Visible},
+    call::{Broken, FailedTry, Patience, Visible, desk::ForExchange},
     engine::{
         self, Bill, Close,
         call::settle::{self},
@@ -104,25 +104,13 @@ pub enum Event {
     SettleSlow,
 }
 
-/// Action that the host carries out for an exchange, in order.
+/// Action for an exchange, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Submit the settlement with durability `Synced`, and start the timer of `--settle-wait`. `error` is the entry's
-    /// error.
-    Settle { ending: Ending, error: Option<&'static str> },
-    /// The store failed: submit the same settlement again after a pause.
-    SettleAgain { ending: Ending, error: Option<&'static str> },
     /// Feed the progress to every attached connection.
     Tell(Progress),
-    /// Drop the upstream's connection.
-    Abort,
-    /// Submit `Retry { resting: true }` with durability `Committed`; feed `Rested` after the pause, or `Abandoned` if
-    /// the last client leaves before. Keep what the upstream sent: it may be the final answer.
-    Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
-    /// Submit `Retry { resting: false }` with durability `Synced`; feed `MayLeave`.
-    AskAgain { tries: Vec<Option<u16>> },
-    /// Drop what the upstream sent, and send the request again.
-    SendAgain,
+    /// A call whose last client has left does not rest: feed `Abandoned`.
+    Host(ForExchange),
 }
 
 /// Error recorded in the entry of a call that was never sent.
@@ -245,19 +233,9 @@ enum Then {
     Say(Broken),
 }
 
-impl Default for Exchange {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Exchange {
-    /// Creates the exchange of a request that is about to be sent, once. Its entry is open and durable.
-    pub fn new() -> Exchange {
-        Exchange::patient(Patience::NONE)
-    }
-
-    /// Creates an exchange that retries failed tries as `patience` allows.
+    /// Creates the exchange of a request that is about to be sent; failed tries are retried as `patience` allows. Its entry is
+    /// open and durable.
     pub fn patient(patience: Patience) -> Exchange {
         Exchange {
             phase: Phase::Sent,
@@ -342,7 +320,7 @@ impl Exchange {
             }
             (Phase::Resting, Event::Rested) => {
                 self.phase = Phase::Asking;
-                vec![Action::AskAgain { tries: self.tries.clone() }]
+                vec![Action::Host(ForExchange::AskAgain { tries: self.tries.clone() })]
             }
             (Phase::Asking, Event::MayLeave(Ok(true))) => self.again(),
             // Fail closed: a try that cannot be recorded on disk does not leave.
@@ -417,7 +395,7 @@ impl Exchange {
             None => self.give_up(),
             Some(pause_ms) => {
                 self.phase = Phase::Resting;
-                vec![Action::Rest { tries: self.tries.clone(), pause_ms }]
+                vec![Action::Host(ForExchange::Rest { tries: self.tries.clone(), pause_ms })]
             }
         }
     }
@@ -426,7 +404,7 @@ impl Exchange {
         self.phase = Phase::Sent;
         self.status = None;
         self.bytes = 0;
-        vec![Action::SendAgain]
+        vec![Action::Host(ForExchange::SendAgain)]
     }
 
     /// Closes the call by its last try. A call that was refused once is not `void`: the upstream has seen it.
@@ -456,14 +434,15 @@ impl Exchange {
             (_, Ending::Failed(_)) => Some("upstream_error"),
             _ => None,
         };
-        let mut actions: Vec<Action> = abort.then_some(Action::Abort).into_iter().collect();
+        let mut actions: Vec<Action> =
+            abort.then_some(Action::Host(ForExchange::Abort)).into_iter().collect();
         actions.extend(self.settle_as(ending, error, then));
         actions
     }
 
     fn settle_as(&mut self, ending: Ending, error: Option<&'static str>, then: Then) -> Vec<Action> {
         self.phase = Phase::Settling(Settling { ending, error, then, unclear: false });
-        vec![Action::Settle { ending, error }]
+        vec![Action::Host(ForExchange::Settle { ending, error })]
     }
 
     fn settled(&mut self, s: Settling, result: Result<(), store::Error>) -> Vec<Action> {
@@ -484,7 +463,7 @@ impl Exchange {
                 let unclear = s.unclear || matches!(e, store::Error::CommitUnknown { .. });
                 self.phase = Phase::Settling(Settling { unclear, ..s });
                 let mut actions = self.end_unrecorded();
-                actions.push(Action::SettleAgain { ending: s.ending, error: s.error });
+                actions.push(Action::Host(ForExchange::SettleAgain { ending: s.ending, error: s.error }));
                 actions
             }
         }

@@ -13,8 +13,6 @@
 //! anew and declares its old instance left: the open calls of that instance become `unknown`, and what its exchanges
 //! still bring is settled under it.
 
-mod inquest;
-
 use std::collections::{HashMap, VecDeque};
 
 use crate::{
@@ -23,8 +21,6 @@ use crate::{
     store,
     words::InstanceNo,
 };
-
-pub use self::inquest::Inquest;
 
 /// Interval between two heartbeats of a process, in milliseconds.
 pub const HEARTBEAT_MS: u64 = 1_000;
@@ -275,6 +271,38 @@ impl Membership {
 pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
     let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true, heir: None };
     (row.life == Life::Live).then_some(verdict)
+}
+
+/// Wait until it is known of each other instance whether its process lives, where only heartbeats show that:
+/// of processes in other containers and on other hosts, and of all on a shared store.
+#[derive(Debug)]
+pub struct Inquest {
+    began_ms: u64,
+    first_seen: HashMap<InstanceNo, i64>,
+}
+
+impl Inquest {
+    pub fn new(now_ms: u64) -> Inquest {
+        Inquest { began_ms: now_ms, first_seen: HashMap::new() }
+    }
+
+    /// Returns whether every other instance of `live` was seen to renew, or all of them had time enough to be declared
+    /// dead: a little more than a lease, over which `observer` renewed without a gap.
+    pub fn is_over(
+        &mut self,
+        observer: &Membership,
+        live: &[Instance],
+        is_gone: impl Fn(&Identity) -> Option<bool>,
+    ) -> bool {
+        let mut all_renewed = true;
+        for other in live.iter().filter(|i| Some(i.no) != observer.instance) {
+            if observer.is_shared || is_gone(&other.identity).is_none() {
+                all_renewed &= *self.first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
+            }
+        }
+        all_renewed
+            || observer.contact.watched_ms(self.began_ms) > observer.lease.length_ms + 2 * HEARTBEAT_MS
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ pub mod busy_waiting;
 pub mod connection;
 pub mod desk;
 pub mod exchange;
-pub mod marks;
 pub mod membership;
 pub mod outages;
 pub mod patience;

@@ -5,7 +5,10 @@
 
 use std::{collections::VecDeque, fmt, str::FromStr};
 
-use crate::call::{ConnectionId, throttle::Throttle};
+use crate::{
+    call::{ConnectionId, throttle::Throttle},
+    words::BadText,
+};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -33,20 +36,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Error for a text that is no rate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not a rate: {text:?} (wanted for example 500rpm, 200000tpm or 500rpm,200000tpm: requests and tokens a minute)"
-)]
-pub struct BadRate {
-    pub text: String,
-}
-
 impl FromStr for Rate {
-    type Err = BadRate;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Rate, BadRate> {
-        let bad = || BadRate { text: text.chars().take(80).collect() };
+    fn from_str(text: &str) -> Result<Rate, BadText> {
+        let wanted = "for example 500rpm, 200000tpm or 500rpm,200000tpm: requests and tokens a minute";
+        let bad = || BadText::new("a rate", text, wanted);
         let mut rate = Rate::default();
         for part in text.split(',').map(str::trim) {
             let (slot, number) = if let Some(number) = part.strip_suffix("rpm") {

@@ -31,22 +31,22 @@ pub enum Broken {
 impl Broken {
     /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(self) -> &'static str {
-        match self {
-            Broken::Unreachable => "upstream_unreachable",
-            Broken::NoAnswer => "upstream_no_answer",
-            Broken::Cut => "upstream_broke_off",
-            Broken::NotRecorded => "not_recorded",
-            Broken::Outage => "provider_outage",
-            Broken::Overtaken => "call_overtaken",
-        }
+        self.facts().0
     }
 
     /// Returns the HTTP status for a client that has received nothing yet.
     pub fn status(self) -> u16 {
+        self.facts().1
+    }
+
+    fn facts(self) -> (&'static str, u16) {
         match self {
-            Broken::Unreachable | Broken::Cut => 502,
-            Broken::NoAnswer => 504,
-            Broken::NotRecorded | Broken::Outage | Broken::Overtaken => 503,
+            Broken::Unreachable => ("upstream_unreachable", 502),
+            Broken::NoAnswer => ("upstream_no_answer", 504),
+            Broken::Cut => ("upstream_broke_off", 502),
+            Broken::NotRecorded => ("not_recorded", 503),
+            Broken::Outage => ("provider_outage", 503),
+            Broken::Overtaken => ("call_overtaken", 503),
         }
     }
 }

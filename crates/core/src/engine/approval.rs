@@ -1,11 +1,12 @@
 //! Verbs on approvals: request one, decide one.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    engine::{
+        Actor, Error, Loaded, Need,
+        rule::{guard, life},
+    },
     envelope::Unit,
     journal::{
         ApprovalId, Kind, Payload, Role, State,
@@ -67,7 +68,7 @@ impl Asker {
 
     fn needs(&self) -> Vec<Need> {
         match self {
-            Asker::Attempt { actor, slot } => guard::needs(actor, *slot).into(),
+            Asker::Attempt { actor, slot } => guard::needs(actor, *slot, []),
             Asker::Token(Claims { run, attempt, slot, .. }) => {
                 vec![Need::Run(*run), Need::Attempt(*run, *attempt), Need::Lease(*run, *slot)]
             }
@@ -183,13 +184,12 @@ impl RequestApproval {
         let expires_at = detail.expires_at;
         let state = if blocked { State::Failed } else { State::Open };
         let actor = Actor { run: no, attempt: self.asker.attempt(), instance: Default::default() };
-        let seq = append(l, &actor, Kind::Approval, state, Arc::from(SCOPE), Some(key), now)?;
-        let entry = l.entry_mut(no, seq).ok_or(Error::NotLoaded("the approval"))?;
+        let entry = life::append(l, &actor, Kind::Approval, state, SCOPE, Some(key), now)?;
         // Only a person may close the approval: the death of the process that requested it changes nothing.
         entry.instance = None;
         entry.approval = Some(Box::new(detail));
-        let payload = self.arguments.clone();
-        l.keep_payload(no, seq, Role::About, payload);
+        let seq = entry.seq;
+        l.keep_payload(no, seq, Role::About, self.arguments.clone());
         if !blocked {
             l.run_mut(no)?.approvals.get_or_insert_default().opened(seq, expires_at, now);
             wait(l, no)?;

@@ -1,11 +1,14 @@
 //! Checkpoint: saves a value of the agent under a name.
 
-use std::{ops::Deref, sync::Arc};
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    engine::{
+        Actor, Error, Loaded, Need,
+        rule::{guard, life},
+    },
     envelope::Unit,
     journal::{Kind, Payload, Role, State},
     words::{Micros, Seq, Slot},
@@ -82,7 +85,7 @@ impl Used {
 
 impl Checkpoint {
     pub fn needs(&self) -> Vec<Need> {
-        guard::needs(&self.actor, self.slot).into()
+        guard::needs(&self.actor, self.slot, [])
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
@@ -92,7 +95,7 @@ impl Checkpoint {
         // Integers always serialize.
         let about = serde_json::to_vec(&used).unwrap_or_default();
         let name = Some(self.name.to_string());
-        let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;
+        let seq = life::append(l, &self.actor, Kind::Checkpoint, State::Done, SCOPE, name, now)?.seq;
         if self.name == Name::files() {
             // For the crash-loop rule, files that an agent leaves as it dies are no progress.
             l.run_mut(self.actor.run)?.closed -= 1;

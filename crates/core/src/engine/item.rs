@@ -1,14 +1,11 @@
 //! Verbs on the items of a batch: claim, record, give back, reset, and the number that is expected.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{
         Actor, Change, Error, Loaded, Need,
-        rule::{closing, guard},
-        step::append,
+        rule::{guard, life},
     },
     envelope::Amounts,
     journal::{
@@ -49,9 +46,8 @@ pub struct ClaimItem {
 impl ClaimItem {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.extend([Need::OpenAttempts(run), Need::Item(run, self.key.clone())]);
-        needs
+        let more = [Need::OpenAttempts(run), Need::Item(run, self.key.clone())];
+        guard::needs(&self.actor, self.slot, more)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemClaim, Error> {
@@ -205,7 +201,7 @@ pub fn open_item(
     old: Option<Seq>,
     now: Micros,
 ) -> Result<Seq, Error> {
-    let seq = append(l, actor, Kind::Item, State::Open, Arc::from(SCOPE), Some(key.to_owned()), now)?;
+    let seq = life::append(l, actor, Kind::Item, State::Open, SCOPE, Some(key.to_owned()), now)?.seq;
     let (mut before, mut earlier) = (None, Amounts::default());
     if let Some(e) = old.and_then(|old| l.entry_mut(actor.run, old)) {
         e.retried_by = Some(seq);
@@ -229,12 +225,7 @@ pub fn close_item(
     standing: Standing,
     now: Micros,
 ) -> Result<(), Error> {
-    if let Some(e) = l.entry_mut(run, seq) {
-        e.state = standing.state();
-        e.closed_at = Some(now);
-        e.item = Some(Box::new(ItemDetail { standing, ..detail }));
-    }
-    l.run_mut(run)?.closed += i64::from(standing.state() == State::Done);
+    life::close(l, run, seq, standing.state(), now)?.item = Some(Box::new(ItemDetail { standing, ..detail }));
     count(l, run, Some(Standing::Open), standing)
 }
 
@@ -276,14 +267,12 @@ pub struct RecordItem {
 
 impl RecordItem {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = closing::needs(&self.opening);
-        needs.extend(Change::needs_of_result(&self.changes, self.opening.run, self.opening.instance));
-        needs
+        Change::needs_of_result(&self.changes, &self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemEnded, Error> {
         let Opening { run, seq, instance, .. } = self.opening;
-        let entry = closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
+        let entry = life::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
         let (attempt, spent) = (entry.attempt, entry.spent);
         let mut detail = entry.item.as_deref().cloned().unwrap_or_default();
         let standing = self.standing(&mut detail);
@@ -328,15 +317,11 @@ pub struct ReturnItem {
 
 impl ReturnItem {
     pub fn needs(&self) -> Vec<Need> {
-        closing::needs(&self.opening)
+        life::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
-        let Opening { run, seq, .. } = self.opening;
-        closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
-        if let Some(e) = l.entry_mut(run, seq) {
-            e.instance = None;
-        }
+        life::open_entry(l, &self.opening, |kind| kind == Kind::Item)?.instance = None;
         Ok(())
     }
 }

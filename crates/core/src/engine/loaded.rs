@@ -252,6 +252,15 @@ impl Loaded {
         }
     }
 
+    /// Returns the row with this key. `covers` names the needs that look for it.
+    fn named<T: Table>(&self, id: T::Id, covers: &[Named]) -> Option<&T> {
+        let found = self.find::<T>(id);
+        if found.is_none() {
+            self.missed(covers);
+        }
+        found
+    }
+
     /// Returns the lookups that no need of the operation declared; empty for a store that is not strict.
     pub fn undeclared(&self) -> Vec<Named> {
         self.declared.as_ref().map(|d| d.missed.borrow().clone()).unwrap_or_default()
@@ -262,10 +271,7 @@ impl Loaded {
     }
 
     pub fn run(&self, no: RunNo) -> Result<&Run, Error> {
-        self.find::<Run>(no).ok_or_else(|| {
-            self.missed(&[Named::Run(no)]);
-            unknown_run(no)
-        })
+        self.named(no, &[Named::Run(no)]).ok_or_else(|| unknown_run(no))
     }
 
     pub fn run_mut(&mut self, no: RunNo) -> Result<&mut Run, Error> {
@@ -286,10 +292,7 @@ impl Loaded {
     }
 
     pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {
-        self.find::<Instance>(no).or_else(|| {
-            self.missed(&[Named::Instance(no)]);
-            None
-        })
+        self.named(no, &[Named::Instance(no)])
     }
 
     pub fn instance_mut(&mut self, no: InstanceNo) -> Option<&mut Instance> {
@@ -298,10 +301,7 @@ impl Loaded {
     }
 
     pub fn envelope(&self, no: EnvelopeNo) -> Result<&Envelope, Error> {
-        self.find::<Envelope>(no).ok_or_else(|| {
-            self.missed(&[Named::Envelope(no)]);
-            Error::NotLoaded("envelope")
-        })
+        self.named(no, &[Named::Envelope(no)]).ok_or(Error::NotLoaded("envelope"))
     }
 
     pub fn envelope_mut(&mut self, no: EnvelopeNo) -> Result<&mut Envelope, Error> {
@@ -314,10 +314,7 @@ impl Loaded {
     }
 
     pub fn attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
-        self.find::<Attempt>((run, no)).or_else(|| {
-            self.missed(&[Named::Attempt(run, no), Named::OpenAttempts(run)]);
-            None
-        })
+        self.named((run, no), &[Named::Attempt(run, no), Named::OpenAttempts(run)])
     }
 
     pub fn attempt_mut(&mut self, run: RunNo, no: AttemptNo) -> Option<&mut Attempt> {
@@ -337,10 +334,7 @@ impl Loaded {
     }
 
     pub fn lease(&self, run: RunNo, slot: Slot) -> Option<&Lease> {
-        self.find::<Lease>((run, slot)).or_else(|| {
-            self.missed(&[Named::Lease(run, slot), Named::Leases(run)]);
-            None
-        })
+        self.named((run, slot), &[Named::Lease(run, slot), Named::Leases(run)])
     }
 
     /// Sets the lease of the slot in the run.
@@ -352,10 +346,7 @@ impl Loaded {
     }
 
     pub fn entry(&self, run: RunNo, seq: Seq) -> Option<&Entry> {
-        self.find::<Entry>((run, seq)).or_else(|| {
-            self.missed(&[Named::Entry(run, seq)]);
-            None
-        })
+        self.named((run, seq), &[Named::Entry(run, seq)])
     }
 
     pub fn entry_mut(&mut self, run: RunNo, seq: Seq) -> Option<&mut Entry> {

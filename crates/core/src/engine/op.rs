@@ -5,17 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{
-        Admission, Admit, Adopt, Amend, ApplyBudget, AwaitProvider, BeginIteration, BeginStep, BeginTool,
-        BudgetSet, Checkpoint, Claim, ClaimItem, Claimed, Compact, Compacted, CountLoop, DecideApproval,
-        DeclareDead, Delivered, EndAttempt, Enter, Entered, ExpectItems, Forget, Forgot, Fork, GiveBack,
-        GiveBackTool, GiveUpTool, Halt, Hold, JudgeIteration, Named, Need, NextTry, ProviderAnswered, Pulse,
-        Put, PutByToken, PutDelivery, PutRow, Raise, RaiseBudget, Record, RecordItem, Recount, Register,
-        RemoveBudget, Renew, Reopen, RequestApproval, ReserveTool, Reserved, ResetItem, ResolveStep,
-        ResolveTool, Retain, Retry, ReturnItem, SendTool, SetBudget, Settle, Settled, Snapshot, Start,
-        Started, Step, StorePart, Swept, Tell, Tool, Turn,
-        act::{self},
-    },
+    engine::*,
     envelope::Limits,
     journal::{ItemClaim, ItemEnded, State, approval},
     run::{Status, Verdict},

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Actor, Change, Error, Loaded, Need,
-        rule::{closing, guard, within},
+        rule::{guard, life, within},
     },
     envelope::{Refusal, Unit},
-    journal::{Entry, Kind, Opening, Payload, Role, State, StepDetail, iteration_scope, scope},
+    journal::{Kind, Opening, Payload, Role, State, StepDetail, iteration_scope, scope},
     words::{InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
@@ -36,10 +36,9 @@ pub struct BeginStep {
 impl BeginStep {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.push(Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone()));
-        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
-        needs
+        let keyed = Need::Keyed(run, Kind::Step, self.scope.to_string(), self.key.clone());
+        let within = self.within.map(|seq| Need::Entry(run, seq));
+        guard::needs(&self.actor, self.slot, [keyed].into_iter().chain(within))
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Step, Error> {
@@ -70,7 +69,8 @@ impl BeginStep {
             Some((seq, State::Open, d)) => (seq, true, d),
             old => {
                 let key = Some(self.key.clone());
-                let seq = append(l, &self.actor, Kind::Step, State::Open, self.scope.clone(), key, now)?;
+                let scope = self.scope.clone();
+                let seq = life::append(l, &self.actor, Kind::Step, State::Open, scope, key, now)?.seq;
                 // The answers of a failed step are waited for until the new one is done. All its tries raised an
                 // error, so none of them continues.
                 let mut detail = old.map_or_else(StepDetail::default, |(_, _, d)| d);
@@ -99,28 +99,6 @@ impl BeginStep {
         entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
         Ok(Step::Run { opening, begun_before: before, try_no, tries })
     }
-}
-
-/// Appends an entry other than a call to the journal.
-pub fn append(
-    l: &mut Loaded,
-    actor: &Actor,
-    kind: Kind,
-    state: State,
-    scope: Arc<str>,
-    key: Option<String>,
-    now: Micros,
-) -> Result<Seq, Error> {
-    let run = l.run_mut(actor.run)?;
-    let seq = run.next_seq;
-    run.next_seq = Seq(seq.0 + 1);
-    run.closed += i64::from(state == State::Done);
-    l.insert_entry(Entry {
-        instance: Some(actor.instance),
-        key,
-        ..Entry::new(actor.run, seq, kind, state, actor.attempt, scope, now)
-    });
-    Ok(seq)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,16 +131,14 @@ pub struct NextTry {
 
 impl NextTry {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.push(Need::Entry(self.actor.run, self.opening.seq));
-        needs
+        guard::needs(&self.actor, self.slot, [Need::Entry(self.actor.run, self.opening.seq)])
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<i64, Error> {
         guard::drives(l, &self.actor)?;
         let seq = self.opening.seq;
         within::check(l, &self.actor, seq)?;
-        closing::entry(l, &self.opening, |kind| matches!(kind, Kind::Item | Kind::Step))?;
+        life::entry(l, &self.opening, |kind| matches!(kind, Kind::Item | Kind::Step))?;
         guard::may_open(l, self.actor.run)?;
         let entry = l.entry_mut(self.actor.run, seq).ok_or(Error::NotWithin { seq: seq.0 })?;
         let try_no = match (&mut entry.item, &mut entry.step) {
@@ -194,22 +170,18 @@ pub struct Record {
 
 impl Record {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = closing::needs(&self.opening);
-        needs.extend(Change::needs_of_result(&self.changes, self.opening.run, self.opening.instance));
-        needs
+        Change::needs_of_result(&self.changes, &self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
         let Opening { run, seq, instance, .. } = self.opening;
-        closing::open_entry(l, &self.opening, |kind| !matches!(kind, Kind::Call | Kind::Item))?;
-        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
+        life::open_entry(l, &self.opening, |kind| !matches!(kind, Kind::Call | Kind::Item))?;
+        let state = if self.failed { State::Failed } else { State::Done };
+        let entry = life::close(l, run, seq, state, now)?;
         let attempt = entry.attempt;
-        entry.state = if self.failed { State::Failed } else { State::Done };
-        entry.closed_at = Some(now);
         if let Some(step) = entry.step.as_mut().filter(|_| self.failed) {
             step.again = self.again;
         }
-        l.run_mut(run)?.closed += i64::from(!self.failed);
         if !self.failed {
             self.forget_answers(l)?;
         }
@@ -305,7 +277,8 @@ impl ResolveStep {
             }
             old.seq
         } else {
-            append(l, &actor, Kind::Step, State::Open, self.scope.clone(), Some(self.key.clone()), now)?
+            let (scope, key) = (self.scope.clone(), Some(self.key.clone()));
+            life::append(l, &actor, Kind::Step, State::Open, scope, key, now)?.seq
         };
         let entry = l.take_over(&actor, seq).ok_or(Error::NotLoaded("the step"))?;
         entry.step = Some(Box::new(StepDetail { resolved: true, ..detail }));
@@ -338,10 +311,8 @@ impl CountLoop {
     }
 
     pub fn needs(&self) -> Vec<Need> {
-        let run = self.actor.run;
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.extend(self.key.clone().map(|k| Need::Keyed(run, Kind::Loop, self.scope().to_string(), k)));
-        needs
+        let keyed = |key| Need::Keyed(self.actor.run, Kind::Loop, self.scope().to_string(), key);
+        guard::needs(&self.actor, self.slot, self.key.clone().map(keyed))
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Turn, Error> {
@@ -368,7 +339,7 @@ impl CountLoop {
         }
         l.envelope_mut(own)?.spent[Unit::Loops] += 1;
         l.run_mut(self.actor.run)?.explicit_loops = true;
-        append(l, &self.actor, Kind::Loop, State::Done, self.scope(), self.key.clone(), now)?;
+        life::append(l, &self.actor, Kind::Loop, State::Done, self.scope(), self.key.clone(), now)?;
         Ok(Turn::Counted { loops: l.envelope(own)?.spent[Unit::Loops] })
     }
 }

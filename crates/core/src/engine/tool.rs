@@ -9,8 +9,7 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Actor, Error, Loaded, Need,
-        rule::{closing, guard},
-        step::append,
+        rule::{guard, life},
     },
     journal::{Entry, Kind, Opening, Payload, Role, State, ToolDetail},
     run::NOBODYS,
@@ -36,9 +35,8 @@ pub const SCOPE: &str = "tools";
 
 impl BeginTool {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.push(Need::Keyed(self.actor.run, Kind::Tool, SCOPE.into(), self.key.clone()));
-        needs
+        let keyed = Need::Keyed(self.actor.run, Kind::Tool, SCOPE.into(), self.key.clone());
+        guard::needs(&self.actor, self.slot, [keyed])
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Tool, Error> {
@@ -49,7 +47,7 @@ impl BeginTool {
             known.map(|e| (Opening::of(e).unwrap_or_default(), e.state, e.attempt))
         else {
             let key = Some(self.key.clone());
-            let seq = append(l, &self.actor, Kind::Tool, State::Open, Arc::from(SCOPE), key, now)?;
+            let seq = life::append(l, &self.actor, Kind::Tool, State::Open, SCOPE, key, now)?.seq;
             l.keep_payload(run, seq, Role::About, self.about.clone());
             return Ok(Tool::Begun(l.opening(&self.actor, seq)));
         };
@@ -124,14 +122,6 @@ pub enum Reserved {
     InFlight { seq: Seq },
 }
 
-/// Fate of an earlier entry of the same call.
-enum Fate {
-    Mine(Seq),
-    Recorded(Seq, State),
-    InDoubt(Seq),
-    InFlight(Seq),
-}
-
 impl ReserveTool {
     pub fn match_key(&self) -> MatchKey {
         MatchKey::of_tool(&self.server, &self.tool, &self.arguments, &self.scope)
@@ -144,58 +134,46 @@ impl ReserveTool {
     }
 
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.extend([Need::OpenAttempts(self.actor.run), Need::Matching(self.actor.run, self.match_key())]);
-        needs
+        let more = [Need::OpenAttempts(self.actor.run), Need::Matching(self.actor.run, self.match_key())];
+        guard::needs(&self.actor, self.slot, more)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Reserved, Error> {
         guard::is_driven(l, &self.actor)?;
-        match self.find(l) {
-            Some(Fate::InFlight(seq)) => Ok(Reserved::InFlight { seq }),
-            Some(Fate::Recorded(seq, state)) => {
-                self.hold(l, seq)?;
-                Ok(Reserved::Recorded { seq, state })
+        let known = self.find(l).map(|e| {
+            let is_sent = e.tool.as_ref().is_none_or(|tool| tool.is_sent());
+            (e.seq, e.state, guard::lives(l, e.instance), is_sent)
+        });
+        match known {
+            None => {
+                let seq = self.append(l, now)?;
+                self.send(l, seq, true)
             }
-            Some(Fate::InDoubt(seq)) => {
+            Some((seq, State::Open, true, _)) => Ok(Reserved::InFlight { seq }),
+            Some((seq, State::Open, _, is_sent)) if !is_sent || self.repeatable => self.send(l, seq, false),
+            Some((seq, State::Open | State::Unknown, ..)) => {
                 let entry = self.hold(l, seq)?;
                 entry.state = State::Unknown;
                 entry.closed_at.get_or_insert(now);
                 Ok(Reserved::InDoubt { seq })
             }
-            Some(Fate::Mine(seq)) => self.send(l, seq, false),
-            None => {
-                let seq = self.append(l, now)?;
-                self.send(l, seq, true)
+            Some((seq, state, ..)) => {
+                self.hold(l, seq)?;
+                Ok(Reserved::Recorded { seq, state })
             }
         }
     }
 
     /// Finds the newest entry with the call's id; else the oldest entry that this call is the repetition of.
-    fn find(&self, l: &Loaded) -> Option<Fate> {
+    fn find<'a>(&self, l: &'a Loaded) -> Option<&'a Entry> {
         let (run, key) = (self.actor.run, self.match_key());
-        let entries = l.all::<Entry>();
-        let its = || {
-            entries.clone().filter(|e| {
-                (e.run, e.kind, e.match_key) == (run, Kind::Tool, Some(key)) && e.state != State::Void
-            })
+        let is_its = |e: &&Entry| {
+            (e.run, e.kind, e.match_key) == (run, Kind::Tool, Some(key)) && e.state != State::Void
         };
         let named =
             |e: &&Entry| self.id.as_ref().zip(e.tool.as_ref()).is_some_and(|(id, tool)| tool.is_named(id));
-        match its().filter(named).last() {
-            Some(same) => Some(self.fate(l, same)),
-            None => its().find(|e| self.is_lost(l, e)).map(|e| self.fate(l, e)),
-        }
-    }
-
-    fn fate(&self, l: &Loaded, e: &Entry) -> Fate {
-        let sent = e.tool.as_ref().is_none_or(|tool| tool.is_sent());
-        match e.state {
-            State::Open if guard::lives(l, e.instance) => Fate::InFlight(e.seq),
-            State::Open if !sent || self.repeatable => Fate::Mine(e.seq),
-            State::Open | State::Unknown => Fate::InDoubt(e.seq),
-            state => Fate::Recorded(e.seq, state),
-        }
+        let its = || l.all::<Entry>().filter(is_its);
+        its().filter(named).last().or_else(|| its().find(|e| self.is_lost(l, e)))
     }
 
     /// Returns whether this call repeats the call of entry `e`, though no id says so: the entry's answer did
@@ -243,11 +221,10 @@ impl ReserveTool {
             id: self.id.clone(),
             ..ToolDetail::default()
         };
-        let seq =
-            append(l, &self.actor, Kind::Tool, State::Open, self.scope.clone(), Some(tool.name()), now)?;
-        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
-        entry.match_key = Some(self.match_key());
-        entry.tool = Some(Box::new(tool));
+        let (scope, key) = (self.scope.clone(), Some(tool.name()));
+        let entry = life::append(l, &self.actor, Kind::Tool, State::Open, scope, key, now)?;
+        (entry.match_key, entry.tool) = (Some(self.match_key()), Some(Box::new(tool)));
+        let seq = entry.seq;
         l.keep_payload(run, seq, Role::About, self.about.clone());
         Ok(seq)
     }
@@ -281,18 +258,14 @@ impl SendTool {
     }
 
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = Vec::from(guard::needs(&self.actor(), self.slot));
-        needs.extend(closing::needs(&self.opening));
-        needs
+        guard::needs(&self.actor(), self.slot, life::needs(&self.opening))
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<i64, Error> {
         guard::is_driven(l, &self.actor())?;
-        let Opening { run: no, seq, .. } = self.opening;
-        guard::may_open(l, no)?;
-        closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
-        let tool = l.entry_mut(no, seq).and_then(|e| e.tool.as_mut());
-        let tool = tool.ok_or(Error::NotLoaded("the tool call"))?;
+        guard::may_open(l, self.opening.run)?;
+        let entry = life::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
+        let tool = entry.tool.as_mut().ok_or(Error::NotLoaded("the tool call"))?;
         tool.sends += 1;
         Ok(tool.sends)
     }
@@ -311,13 +284,11 @@ pub struct GiveUpTool {
 
 impl GiveUpTool {
     pub fn needs(&self) -> Vec<Need> {
-        closing::needs(&self.opening)
+        life::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<State, Error> {
-        let Opening { run, seq, .. } = self.opening;
-        closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
-        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        let entry = life::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
         let sends = entry.tool.as_ref().map_or(1, |tool| tool.sends);
         entry.state = if sends > i64::from(self.refused) { State::Unknown } else { State::Void };
         entry.closed_at = Some(now);
@@ -412,15 +383,13 @@ impl ResolveTool {
             Said::Failed(value) => (State::Failed, Some(value)),
             Said::Rerun => (State::Void, None),
         };
-        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
-        (entry.state, entry.closed_at) = (state, Some(now));
+        let entry = life::close(l, run, seq, state, now)?;
         // What was told before was the doubt, and not this answer: nobody has it, and nobody holds it.
         (entry.delivered_to, entry.instance) = (None, None);
         entry.tool.iter_mut().for_each(|tool| tool.resolved = true);
         if let Some(value) = value {
             l.keep_payload(run, seq, Role::Value, value.clone());
         }
-        l.run_mut(run)?.closed += i64::from(state == State::Done);
         Ok(seq)
     }
 }

@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Micros, duration};
+use crate::{
+    stored_as_text,
+    words::{BadText, Micros, duration},
+};
 
 const MINUTE_MS: i64 = 60_000;
 const WEEK_MINUTES: i64 = 7 * 24 * 60;
@@ -78,16 +81,8 @@ impl fmt::Display for Length {
 }
 
 /// Ceilings by window, such as `5h=40%,week=15%`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ceilings(BTreeMap<Length, Share>);
-
-/// Error for a text that is no list of ceilings.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a plan's ceilings: {text:?} (wanted for example 5h=40%,week=15%: windows, and percent of each)")]
-pub struct BadCeilings {
-    pub text: String,
-}
 
 impl Ceilings {
     pub fn iter(&self) -> impl Iterator<Item = (Length, Share)> + '_ {
@@ -119,10 +114,11 @@ impl Ceilings {
 }
 
 impl FromStr for Ceilings {
-    type Err = BadCeilings;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Ceilings, BadCeilings> {
-        let bad = || BadCeilings { text: text.chars().take(80).collect() };
+    fn from_str(text: &str) -> Result<Ceilings, BadText> {
+        let wanted = "for example 5h=40%,week=15%: windows, and percent of each";
+        let bad = || BadText::new("a plan's ceilings", text, wanted);
         let mut all = Ceilings::default();
         for part in text.split(',') {
             let (window, percent) = part.split_once('=').ok_or_else(bad)?;
@@ -149,19 +145,7 @@ impl fmt::Display for Ceilings {
     }
 }
 
-impl TryFrom<String> for Ceilings {
-    type Error = BadCeilings;
-
-    fn try_from(text: String) -> Result<Ceilings, BadCeilings> {
-        text.parse()
-    }
-}
-
-impl From<Ceilings> for String {
-    fn from(ceilings: Ceilings) -> String {
-        ceilings.to_string()
-    }
-}
+stored_as_text!(Ceilings);
 
 /// A ceiling that the next call would exceed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,21 +6,20 @@
 pub mod audit;
 pub mod budget;
 pub mod ceiling;
-pub mod evidence;
-pub(crate) mod period;
 pub mod unit;
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     budget::{Budget, BudgetView, Per},
     ceiling::{Ceilings, Length, Reached, Share},
-    evidence::Evidence,
     unit::{Amounts, Limits, PerUnit, Unit},
 };
 use crate::{
     price::has_family,
-    words::{Cause, EnvelopeNo, Micros, Outage, RunNo},
+    words::{Cause, EnvelopeNo, Micros, Outage, RunNo, Seq},
 };
 
 /// Owner of an envelope.
@@ -79,31 +78,6 @@ impl Envelope {
         })
     }
 
-    /// Adds `amounts` to `reserved`.
-    pub fn reserve(&mut self, amounts: &Amounts) {
-        self.reserved += *amounts;
-    }
-
-    /// Takes `amounts` off `reserved`.
-    pub fn release(&mut self, amounts: &Amounts) {
-        self.reserved -= *amounts;
-    }
-
-    /// Adds `amounts` to `spent`.
-    pub fn post(&mut self, amounts: &Amounts) {
-        self.spent += *amounts;
-    }
-
-    /// Marks `amounts`, which are reserved for an entry, as in doubt. They stay reserved.
-    pub fn doubt(&mut self, amounts: &Amounts) {
-        self.doubt += *amounts;
-    }
-
-    /// Takes `amounts` out of doubt: the entry's outcome is known, or a retry inherited its reservation.
-    pub fn resolve_doubt(&mut self, amounts: &Amounts) {
-        self.doubt -= *amounts;
-    }
-
     /// Returns what is wrong with the sums, or `None`: no sum may be negative, and doubt must be part of `reserved`.
     pub fn inconsistency(&self) -> Option<String> {
         for u in Unit::ALL {
@@ -127,7 +101,7 @@ const MODEL: usize = 100;
 const CALLS: i64 = 10;
 
 /// Refusal of a call, a loop or a restart. Callers over HTTP get 402; people read its message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub code: String,
     pub unit: Option<Unit>,
@@ -195,22 +169,7 @@ impl Refusal {
 
     /// Returns a refusal for another reason than a limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        let (unit, whose, outage, model, plan, waited) = (None, None, None, None, None, None);
-        Self {
-            code: code.into(),
-            unit,
-            needs: 0,
-            free: 0,
-            limit: 0,
-            doubt: 0,
-            at,
-            whose,
-            outage,
-            model,
-            is_fee: false,
-            plan,
-            waited,
-        }
+        Self { code: code.into(), at, ..Self::default() }
     }
 
     /// Returns the refusal of a call that would pass a ceiling on the login's plan.
@@ -402,6 +361,24 @@ impl Whose {
     }
 }
 
+/// Calls in a row that brought an agent nothing new.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub calls: u32,
+    /// Entry of the first of them.
+    pub first: Seq,
+    pub since: Micros,
+    /// Tool calls that the newest of them brought the results of.
+    pub name: String,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Evidence { calls, first, name, .. } = self;
+        write!(f, "{calls} calls in a row since entry {first} brought nothing new: {name}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,7 +408,7 @@ mod tests {
         let mut limits = Limits::default();
         limits[Unit::CostNanoUsd] = Some(5_000_000_000);
         let mut e = Envelope::new(EnvelopeNo(1), Owner::Run(RunNo(1)), limits);
-        e.post(&Amounts::of(4_870_000_000, 0));
+        e.spent += Amounts::of(4_870_000_000, 0);
         let r = Refusal::of(Unit::CostNanoUsd, 420_000_000, &e, 130_000_000, Micros(0));
         assert_eq!(r.message(), "would exceed the run's budget: needs 0.42 usd, 0.13 usd of 5.00 usd left");
         assert_eq!(
@@ -445,8 +422,8 @@ mod tests {
         let mut limits = Limits::default();
         limits[Unit::Tokens] = Some(100);
         let mut e = Envelope::new(EnvelopeNo(1), Owner::Run(RunNo(1)), limits);
-        e.reserve(&Amounts::of(0, 60));
-        e.doubt(&Amounts::of(0, 60));
+        e.reserved += Amounts::of(0, 60);
+        e.doubt += Amounts::of(0, 60);
         assert_eq!((e.free(Unit::Tokens), e.live(Unit::Tokens)), (Some(40), 0));
         assert_eq!(e.shortfall(&Amounts::of(0, 41), &Amounts::default()), Some(Unit::Tokens));
         assert_eq!(e.shortfall(&Amounts::of(0, 41), &Amounts::of(0, 1)), None);

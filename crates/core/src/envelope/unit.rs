@@ -26,26 +26,23 @@ named! {
 impl Unit {
     /// Returns the `code` of a refusal for this unit, the same in HTTP, gRPC and Python.
     pub fn refusal_code(self) -> &'static str {
-        match self {
-            Unit::CostNanoUsd => "dollar_budget_exceeded",
-            Unit::Tokens => "token_budget_exceeded",
-            Unit::Calls => "call_budget_exceeded",
-            Unit::Loops => "loop_budget_exceeded",
-            Unit::WallMs | Unit::ActiveMs => "time_budget_exceeded",
-            Unit::Restarts => "restart_budget_exceeded",
-        }
+        self.facts().0
     }
 
     /// Returns the flag of `outlast budget` that raises this unit's limit.
     pub fn raise_flag(self) -> &'static str {
+        self.facts().1
+    }
+
+    fn facts(self) -> (&'static str, &'static str) {
         match self {
-            Unit::CostNanoUsd => "--add-usd",
-            Unit::Tokens => "--add-tokens",
-            Unit::Calls => "--add-calls",
-            Unit::Loops => "--add-loops",
-            Unit::WallMs => "--add-wall",
-            Unit::ActiveMs => "--add-active",
-            Unit::Restarts => "--add-restarts",
+            Unit::CostNanoUsd => ("dollar_budget_exceeded", "--add-usd"),
+            Unit::Tokens => ("token_budget_exceeded", "--add-tokens"),
+            Unit::Calls => ("call_budget_exceeded", "--add-calls"),
+            Unit::Loops => ("loop_budget_exceeded", "--add-loops"),
+            Unit::WallMs => ("time_budget_exceeded", "--add-wall"),
+            Unit::ActiveMs => ("time_budget_exceeded", "--add-active"),
+            Unit::Restarts => ("restart_budget_exceeded", "--add-restarts"),
         }
     }
 

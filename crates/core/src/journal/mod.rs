@@ -2,12 +2,9 @@
 
 pub mod act;
 pub mod approval;
-pub mod approval_detail;
 mod detail;
 pub mod divergence;
 pub mod job;
-mod kind;
-mod opening;
 pub mod payload;
 pub mod scope;
 
@@ -19,18 +16,17 @@ pub use act::ActDetail;
 pub use approval::ApprovalId;
 pub use detail::{CallDetail, Correction, ItemDetail, Standing, StepDetail, Taker, ToolDetail};
 pub use job::{Counts, ItemClaim, ItemEnded, ItemRow, ItemRun, Job, OnChange};
-pub use kind::{Kind, Role, State};
-pub use opening::Opening;
 pub use payload::{Payload, PayloadError};
 
 use crate::{
     envelope::Amounts,
+    named,
     words::{AttemptNo, EnvelopeNo, InstanceNo, MatchKey, Micros, OpNo, RunNo, Seq},
 };
-use approval_detail::ApprovalDetail;
+use approval::ApprovalDetail;
 
 /// One entry of a run's journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub run: RunNo,
     pub seq: Seq,
@@ -89,25 +85,10 @@ impl Entry {
             kind,
             state,
             attempt,
-            instance: None,
-            opened_by: OpNo(0),
             scope,
-            key: None,
-            match_key: None,
             opened_at: at,
             closed_at: (state != State::Open).then_some(at),
-            held: Amounts::default(),
-            spent: Amounts::default(),
-            delivered_to: None,
-            delivered_count: 0,
-            taken: None,
-            retried_by: None,
-            replayable: false,
-            call: None,
-            step: None,
-            item: None,
-            approval: None,
-            tool: None,
+            ..Entry::default()
         }
     }
 
@@ -157,6 +138,108 @@ impl Entry {
             ),
             None => Amounts::default(),
         }
+    }
+}
+
+/// Proof that a process holds an entry, which it opened or took over from a dead process. It is required to close the
+/// entry.
+///
+/// A database that is restored without its last commits can give out a journal number a second time. The operation's
+/// number tells the two entries apart, so that no result is stored in the wrong one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Opening {
+    pub run: RunNo,
+    pub seq: Seq,
+    pub instance: InstanceNo,
+    /// Number of the operation that opened the entry, or took it over last.
+    pub op: OpNo,
+}
+
+impl Opening {
+    /// Returns the opening that has `entry` now; `None` for an item that was given back.
+    pub fn of(entry: &Entry) -> Option<Opening> {
+        let (run, seq, op) = (entry.run, entry.seq, entry.opened_by);
+        entry.instance.map(|instance| Opening { run, seq, instance, op })
+    }
+}
+
+named! {
+    /// Kind of thing an entry records.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Kind {
+        /// An LLM request.
+        #[default]
+        Call "call",
+        Step "step",
+        Item "item",
+        Tool "tool",
+        Checkpoint "checkpoint",
+        Context "context",
+        Loop "loop",
+        Approval "approval",
+        /// One turn of `outlast run --loop`, with the standard input it began with.
+        Iteration "iteration",
+    }
+}
+
+impl Kind {
+    /// Returns the stored number; numbers are never reused.
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(code).ok()?).copied()
+    }
+}
+
+named! {
+    /// State of an entry. `open → done | failed | void | unknown`; `unknown → done | failed` once.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum State {
+        #[default]
+        Open "open",
+        Done "done",
+        Failed "failed",
+        /// The call was never sent.
+        Void "void",
+        /// The call may have happened, and its outcome is not known.
+        Unknown "unknown",
+    }
+}
+
+impl State {
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(code).ok()?).copied()
+    }
+}
+
+/// Role of a payload stored for an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Request body of a call, stored against a base.
+    Request,
+    /// Answer of a call.
+    Answer,
+    /// Result of a step, or value of a checkpoint.
+    Value,
+    /// Standard input of a run, or of one iteration.
+    Stdin,
+    /// Description of a tool call, written before it begins; the tool call's arguments of an approval; or the
+    /// run's usage when a checkpoint was saved.
+    About,
+}
+
+impl Role {
+    pub fn code(self) -> i64 {
+        self as i64
     }
 }
 

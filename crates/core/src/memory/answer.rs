@@ -135,12 +135,7 @@ impl Tables {
                     upstream: call.upstream.clone(),
                     model: call.model.clone(),
                     day,
-                    calls: 0,
-                    tokens: 0,
-                    spent_nano_usd: 0,
-                    doubt_nano_usd: 0,
-                    unbacked_nano_usd: 0,
-                    unpriced_calls: 0,
+                    ..LedgerLine::default()
                 });
             line.calls += e.spent[Unit::Calls];
             line.tokens += e.spent.tokens();

@@ -6,27 +6,19 @@
 
 mod bound;
 mod cost;
-mod decimal;
-mod family;
-mod lookup;
 mod overrides;
 pub mod rebought;
 mod rows;
 mod table;
-mod unasked;
 mod update;
-mod usual;
 
 use std::collections::BTreeMap;
 
-pub use bound::{Bound, CostFactors, OUTPUT_CAP_UNKNOWN, RequestedTier};
+pub use bound::{Bound, CostFactors, OUTPUT_CAP_UNKNOWN, RequestedTier, Usual};
 pub use cost::{cost, least_cost};
-pub use family::has_family;
-pub use lookup::{Found, Source};
 pub use overrides::PriceError;
-pub use table::PriceTable;
+pub use table::{Found, PriceTable, Source, has_family};
 pub use update::Update;
-pub use usual::Usual;
 
 use crate::words::{NanoUsd, PicoUsdPerToken, ServiceTier, money::nano_from_pico};
 
@@ -39,16 +31,14 @@ const WEB_SEARCH_ANTHROPIC_PICO: i64 = 10_000_000_000;
 /// Parses an amount in USD as providers write it in JSON, such as `0.00045` or `1.5e-7`. A part of a
 /// nano-dollar is rounded up. Returns `None` for a text that is no amount, is negative, or is out of range.
 pub fn usd(text: &str) -> Option<NanoUsd> {
-    decimal::pico_usd(text).ok().map(|pico| nano_from_pico(i128::from(pico)))
+    overrides::pico_usd(text).ok().map(|pico| nano_from_pico(i128::from(pico)))
 }
 
 /// Complete prices of one model. Prices missing in the source are filled by the rules of `rows.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Price {
-    standard: Bands,
-    flex: Bands,
-    priority: Bands,
-    batch: Bands,
+    /// Rates of each tier, with the number of input tokens above which they hold for the whole request, ascending from 0.
+    bands: [Vec<(u64, Rates)>; 4],
     /// Largest number of input tokens that the model takes; `None` if not known.
     pub max_input_tokens: Option<u64>,
     /// Largest number of output tokens that the model gives; `None` if not known.
@@ -66,14 +56,6 @@ pub struct Price {
     uplift_percent: BTreeMap<String, u32>,
 }
 
-/// Prices of one service tier, by the size of the whole input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Bands {
-    base: Rates,
-    /// (tokens, rates for the whole request once its input exceeds them), ascending.
-    above: Vec<(u64, Rates)>,
-}
-
 /// One row of prices, in pico-USD per token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
@@ -89,36 +71,27 @@ pub struct Rates {
 impl Price {
     /// Returns the rates at which a request of `input_total` tokens (cached ones included) is billed in `tier`.
     pub fn rates(&self, tier: ServiceTier, input_total: u64) -> &Rates {
-        let bands = self.bands(tier);
-        bands
-            .above
-            .iter()
-            .rev()
-            .find(|(above, _)| input_total > *above)
-            .map_or(&bands.base, |(_, rates)| rates)
+        let bands = &self.bands[tier as usize];
+        &bands[1..].iter().rev().find(|(above, _)| input_total > *above).unwrap_or(&bands[0]).1
     }
 
     /// Returns the rates of `tier`, each with the number of input tokens above which it holds for the whole
     /// request, ascending from 0.
     pub fn rows(&self, tier: ServiceTier) -> impl Iterator<Item = (u64, &Rates)> {
-        let bands = self.bands(tier);
-        std::iter::once((0, &bands.base)).chain(bands.above.iter().map(|(above, rates)| (*above, rates)))
+        self.bands[tier as usize].iter().map(|(above, rates)| (*above, rates))
     }
 
     /// Returns the highest rate of each column over `tiers`, for any request of at most `input_bound` tokens.
     fn highest(&self, tiers: &[ServiceTier], input_bound: u64) -> Rates {
-        let mut highest = Rates::default();
-        for bands in tiers.iter().map(|tier| self.bands(*tier)) {
-            let reached = bands.above.iter().filter(|(above, _)| input_bound > *above);
-            highest = reached.fold(highest.max(bands.base), |highest, (_, rates)| highest.max(*rates));
-        }
-        highest
+        let all = tiers.iter().flat_map(|tier| self.rows(*tier));
+        let reached = all.filter(|(above, _)| *above == 0 || input_bound > *above);
+        reached.fold(Rates::default(), |highest, (_, rates)| highest.max(*rates))
     }
 
     /// Returns this price for a request that carries audio, images or video. A usage report does not tell their
     /// tokens from text, so all input is taken at the dearest kind.
     pub fn with_media_input(&self) -> Price {
-        let text = self.standard.base.input;
+        let text = self.rates(ServiceTier::Standard, 0).input;
         match self.media_input {
             Some(media) if media > text => self.map(|r| r.input_times(media.0, text.0)),
             _ => self.clone(),
@@ -137,41 +110,29 @@ impl Price {
         }
     }
 
-    fn bands(&self, tier: ServiceTier) -> &Bands {
-        match tier {
-            ServiceTier::Standard => &self.standard,
-            ServiceTier::Flex => &self.flex,
-            ServiceTier::Priority => &self.priority,
-            ServiceTier::Batch => &self.batch,
-        }
-    }
-
     fn map(&self, f: impl Fn(Rates) -> Rates) -> Price {
-        let bands = |b: &Bands| Bands {
-            base: f(b.base),
-            above: b.above.iter().map(|(above, rates)| (*above, f(*rates))).collect(),
-        };
-        Price {
-            standard: bands(&self.standard),
-            flex: bands(&self.flex),
-            priority: bands(&self.priority),
-            batch: bands(&self.batch),
-            ..self.clone()
-        }
+        let mut price = self.clone();
+        price.bands.iter_mut().flatten().for_each(|(_, rates)| *rates = f(*rates));
+        price
     }
 }
 
 impl Rates {
+    /// Returns `f` of each column of both.
+    fn zip(self, other: Rates, f: impl Fn(PicoUsdPerToken, PicoUsdPerToken) -> PicoUsdPerToken) -> Rates {
+        Rates {
+            input: f(self.input, other.input),
+            output: f(self.output, other.output),
+            cache_read: f(self.cache_read, other.cache_read),
+            cache_write_5m: f(self.cache_write_5m, other.cache_write_5m),
+            cache_write_1h: f(self.cache_write_1h, other.cache_write_1h),
+            reasoning: f(self.reasoning, other.reasoning),
+        }
+    }
+
     /// Returns the higher rate of each column.
     fn max(self, other: Rates) -> Rates {
-        Rates {
-            input: self.input.max(other.input),
-            output: self.output.max(other.output),
-            cache_read: self.cache_read.max(other.cache_read),
-            cache_write_5m: self.cache_write_5m.max(other.cache_write_5m),
-            cache_write_1h: self.cache_write_1h.max(other.cache_write_1h),
-            reasoning: self.reasoning.max(other.reasoning),
-        }
+        self.zip(other, PicoUsdPerToken::max)
     }
 
     fn input_times(self, num: i64, den: i64) -> Rates {

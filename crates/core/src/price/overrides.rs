@@ -10,59 +10,33 @@ use serde_json::value::RawValue;
 
 use super::{
     Price,
-    decimal::{BadDecimal, pico_usd},
     rows::{Listing, Row},
 };
-use crate::words::ServiceTier;
+use crate::words::{ServiceTier, bad::start_of};
 
 /// Error in a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PriceError {
-    #[error("not a price file: {reason} (wanted a JSON object of models, each an object of prices)")]
-    NotPrices { reason: String },
-    #[error("price of {model:?}: unknown field {field:?} (nearest known: {nearest:?})")]
-    UnknownField { model: String, field: String, nearest: String },
-    #[error("price of {model:?}: {field} is {text} (wanted a decimal number, for example 1.5e-7)")]
-    NotANumber { model: String, field: String, text: String },
-    #[error("price of {model:?}: {field} is {text} (wanted zero or more)")]
-    Negative { model: String, field: String, text: String },
-    #[error(
-        "price of {model:?}: {field} is {text} (wanted at most {most} usd; prices are per token, not per million)"
-    )]
-    TooHigh { model: String, field: String, text: String, most: &'static str },
-    #[error("price of {model:?}: {field} is {text} (wanted {wanted})")]
-    BadValue { model: String, field: String, text: String, wanted: &'static str },
-    #[error("price of {model:?}: no {field} (wanted it beside the others; 0 where it is free)")]
-    Missing { model: String, field: &'static str },
-    #[error("price of {model:?}: given twice: {what}")]
-    Twice { model: String, what: String },
+#[error("{message}")]
+pub struct PriceError {
+    code: &'static str,
+    message: String,
 }
 
 impl PriceError {
     /// Returns the stable code of the error.
     pub fn code(&self) -> &'static str {
-        match self {
-            PriceError::NotPrices { .. } => "price_file_unreadable",
-            PriceError::UnknownField { .. } => "price_field_unknown",
-            PriceError::NotANumber { .. } => "price_not_a_number",
-            PriceError::Negative { .. } => "price_negative",
-            PriceError::TooHigh { .. } => "price_too_high",
-            PriceError::BadValue { .. } => "price_field_invalid",
-            PriceError::Missing { .. } => "price_field_missing",
-            PriceError::Twice { .. } => "price_given_twice",
-        }
+        self.code
     }
 }
 
 /// Parses every entry of the file into a complete price.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
-    let models: Pairs =
-        serde_json::from_str(text).map_err(|e| PriceError::NotPrices { reason: e.to_string() })?;
+    let models = Pairs::of(text)?;
     let mut prices = BTreeMap::new();
     for (model, entry) in models.0 {
-        let price = Entry { model: &model }.price(entry)?;
-        if prices.insert(model.clone(), price).is_some() {
-            return Err(PriceError::Twice { what: "the model".into(), model });
+        let entry_of = Entry { model: &model };
+        if prices.insert(model.clone(), entry_of.price(entry)?).is_some() {
+            return Err(entry_of.twice("the model"));
         }
     }
     Ok(prices)
@@ -71,6 +45,18 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
 /// A JSON object with its members in order and their values unparsed: numbers keep their digits, and duplicates
 /// can be found.
 pub(super) struct Pairs<'a>(pub Vec<(String, &'a RawValue)>);
+
+impl<'a> Pairs<'a> {
+    /// Reads a price file.
+    pub fn of(text: &'a str) -> Result<Pairs<'a>, PriceError> {
+        serde_json::from_str(text).map_err(|e| PriceError {
+            code: "price_file_unreadable",
+            message: format!(
+                "not a price file: {e} (wanted a JSON object of models, each an object of prices)"
+            ),
+        })
+    }
+}
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
@@ -158,13 +144,11 @@ impl Entry<'_> {
         for (field, price) in [("input_cost_per_token", plain.input), ("output_cost_per_token", plain.output)]
         {
             if price.is_none() {
-                return Err(PriceError::Missing { model: self.model.into(), field });
+                return Err(self.missing(field));
             }
         }
         // Both halves of the plain row are there, so only a fee can be missing.
-        listing
-            .price()
-            .ok_or(PriceError::Missing { model: self.model.into(), field: "input_cost_per_request" })
+        listing.price().ok_or_else(|| self.missing("input_cost_per_request"))
     }
 
     /// Reads one field into the listing.
@@ -228,12 +212,7 @@ impl Entry<'_> {
 
     /// `[{"range": [0, 32000], "input_cost_per_token": …}, …]`: each range's row holds above its lower end.
     fn ranges(&self, listing: &mut Listing, field: &str, value: &RawValue) -> Result<(), PriceError> {
-        let bad = |text: &RawValue, wanted| PriceError::BadValue {
-            model: self.model.into(),
-            field: field.into(),
-            text: start_of(text.get()),
-            wanted,
-        };
+        let bad = |text: &RawValue, wanted| self.invalid(field, text.get(), wanted);
         let ranges: Vec<&RawValue> =
             serde_json::from_str(value.get()).map_err(|_| bad(value, "a list of ranges"))?;
         for range in ranges {
@@ -277,15 +256,11 @@ impl Entry<'_> {
         field: &str,
         value: &'v RawValue,
     ) -> Result<Vec<(String, &'v RawValue)>, PriceError> {
-        let pairs: Pairs = serde_json::from_str(value.get()).map_err(|_| PriceError::BadValue {
-            model: self.model.into(),
-            field: field.into(),
-            text: start_of(value.get()),
-            wanted: "an object of prices",
-        })?;
+        let pairs: Pairs = serde_json::from_str(value.get())
+            .map_err(|_| self.invalid(field, value.get(), "an object of prices"))?;
         for (at, (name, _)) in pairs.0.iter().enumerate() {
             if pairs.0[..at].iter().any(|(earlier, _)| earlier == name) {
-                return Err(PriceError::Twice { model: self.model.into(), what: name.clone() });
+                return Err(self.twice(name));
             }
         }
         Ok(pairs.0)
@@ -293,29 +268,54 @@ impl Entry<'_> {
 
     fn tokens(&self, field: &str, value: &RawValue) -> Result<u64, PriceError> {
         let text = unquoted(value.get());
-        text.parse().map_err(|_| PriceError::BadValue {
-            model: self.model.into(),
-            field: field.into(),
-            text: start_of(&text),
-            wanted: "a whole number of tokens",
-        })
+        text.parse().map_err(|_| self.invalid(field, &text, "a whole number of tokens"))
     }
 
     fn pico(&self, field: &str, value: &RawValue, most: (i64, &'static str)) -> Result<i64, PriceError> {
         let text = unquoted(value.get());
-        let (model, field, shown) = (self.model.to_owned(), field.to_owned(), start_of(&text));
-        match pico_usd(&text) {
-            Ok(pico) if pico <= most.0 => Ok(pico),
+        let unfit = |wanted: &str| self.unfit(field, &text, wanted);
+        Err(match pico_usd(&text) {
+            Ok(pico) if pico <= most.0 => return Ok(pico),
             Ok(_) | Err(BadDecimal::Overflow) => {
-                Err(PriceError::TooHigh { model, field, text: shown, most: most.1 })
+                let wanted = format!("at most {} usd; prices are per token, not per million", most.1);
+                PriceError { code: "price_too_high", message: unfit(&wanted) }
             }
-            Err(BadDecimal::Negative) => Err(PriceError::Negative { model, field, text: shown }),
-            Err(BadDecimal::Syntax) => Err(PriceError::NotANumber { model, field, text: shown }),
-        }
+            Err(BadDecimal::Negative) => {
+                PriceError { code: "price_negative", message: unfit("zero or more") }
+            }
+            Err(BadDecimal::Syntax) => PriceError {
+                code: "price_not_a_number",
+                message: unfit("a decimal number, for example 1.5e-7"),
+            },
+        })
     }
 
     fn unknown(&self, field: &str) -> PriceError {
-        PriceError::UnknownField { model: self.model.into(), field: start_of(field), nearest: nearest(field) }
+        let (model, start, nearest) = (self.model, start_of(field), nearest(field));
+        let message = format!("price of {model:?}: unknown field {start:?} (nearest known: {nearest:?})");
+        PriceError { code: "price_field_unknown", message }
+    }
+
+    fn missing(&self, field: &str) -> PriceError {
+        let model = self.model;
+        let message =
+            format!("price of {model:?}: no {field} (wanted it beside the others; 0 where it is free)");
+        PriceError { code: "price_field_missing", message }
+    }
+
+    fn twice(&self, what: &str) -> PriceError {
+        PriceError {
+            code: "price_given_twice",
+            message: format!("price of {:?}: given twice: {what}", self.model),
+        }
+    }
+
+    fn invalid(&self, field: &str, text: &str, wanted: &str) -> PriceError {
+        PriceError { code: "price_field_invalid", message: self.unfit(field, text, wanted) }
+    }
+
+    fn unfit(&self, field: &str, text: &str, wanted: &str) -> String {
+        format!("price of {:?}: {field} is {} (wanted {wanted})", self.model, start_of(text))
     }
 }
 
@@ -360,8 +360,50 @@ fn unquoted(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }
 
-fn start_of(text: &str) -> String {
-    text.chars().take(80).collect()
+/// Reason why a text is no price.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadDecimal {
+    Syntax,
+    Negative,
+    Overflow,
+}
+
+/// Parses decimal USD into whole pico-USD, rounded up if not exact.
+///
+/// A remainder below a millionth of a pico-dollar is float noise (as in `1.0000000000000001e-07`) and is
+/// dropped.
+pub(super) fn pico_usd(text: &str) -> Result<i64, BadDecimal> {
+    let (unsigned, negative) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(BadDecimal::Syntax);
+    }
+    let exponent: i32 = exponent.parse().map_err(|_| BadDecimal::Syntax)?;
+    if negative {
+        return Err(BadDecimal::Negative);
+    }
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Ok(0);
+    }
+    // Digits beyond the 30th cannot be told from noise, unless the number is far too large anyway.
+    let kept = &digits[..digits.len().min(30)];
+    let cut = (digits.len() - kept.len()) as i64;
+    let shift = i64::from(exponent) - fraction.len() as i64 + cut + 12;
+    let number: i128 = kept.parse().map_err(|_| BadDecimal::Syntax)?;
+    let pico = if shift >= 0 {
+        let factor = u32::try_from(shift).ok().and_then(|s| 10_i128.checked_pow(s));
+        factor.and_then(|f| number.checked_mul(f)).ok_or(BadDecimal::Overflow)?
+    } else {
+        match u32::try_from(-shift).ok().and_then(|s| 10_i128.checked_pow(s)) {
+            Some(unit) => number / unit + i128::from(number % unit > unit / 1_000_000),
+            // Under 10^30 units of under 10^-38: nothing.
+            None => 0,
+        }
+    };
+    i64::try_from(pico).map_err(|_| BadDecimal::Overflow)
 }
 
 #[cfg(test)]
@@ -514,5 +556,43 @@ mod tests {
         assert!(hashes.iter().all(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit())));
         assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2]);
         assert_eq!(table("{}").hash(), hashes[1]);
+    }
+}
+
+#[cfg(test)]
+mod decimal_tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_read_exactly() {
+        for (text, pico) in [
+            ("0", 0),
+            ("0.0", 0),
+            ("0e400", 0),
+            ("1.5e-07", 150_000),
+            ("0.00000015", 150_000),
+            ("1.5E-7", 150_000),
+            ("15e-8", 150_000),
+            ("2e-6", 2_000_000),
+            ("1", 1_000_000_000_000),
+            ("1e+2", 100_000_000_000_000),
+            // Floats' noise, both ways.
+            ("1.0000000000000001e-07", 100_000),
+            ("9.999999999999999e-08", 100_000),
+            // A true fraction of a pico-dollar is never free.
+            ("1.41953125e-07", 141_954),
+            ("1e-13", 1),
+            ("1e-500", 0),
+            ("0.00000015000000000000000000000000000000000000001", 150_000),
+        ] {
+            assert_eq!(pico_usd(text), Ok(pico), "{text}");
+        }
+        for bad in ["", ".", "e5", "1e", "0x1", "1,5", "1 ", "+1", "nan", "1e99999999999", "true", "null"] {
+            assert_eq!(pico_usd(bad), Err(BadDecimal::Syntax), "{bad}");
+        }
+        assert_eq!(pico_usd("-1e-7"), Err(BadDecimal::Negative));
+        assert_eq!(pico_usd("1e300"), Err(BadDecimal::Overflow));
+        assert_eq!(pico_usd("9999999999"), Err(BadDecimal::Overflow));
+        assert_eq!(pico_usd(&"9".repeat(500)), Err(BadDecimal::Overflow));
     }
 }

@@ -16,9 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::{
-    Bands, Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled, unasked::Unasked,
-};
+use super::{Price, Rates, WEB_SEARCH_ANTHROPIC_PICO, WEB_SEARCH_UNLISTED_PICO, scaled};
 use crate::words::{PicoUsdPerToken, ServiceTier};
 
 /// Prices that one source lists for one model.
@@ -57,7 +55,7 @@ impl Listing {
 
     /// Returns the row of `tier` for inputs above `above` tokens; inserts it if there is none yet.
     pub fn row(&mut self, tier: ServiceTier, above: u64) -> &mut Row {
-        self.rows[index(tier)].entry(above).or_default()
+        self.rows[tier as usize].entry(above).or_default()
     }
 
     /// Returns the complete price; `None` if the plain row lacks input or output, or if the model does things unasked
@@ -65,16 +63,15 @@ impl Listing {
     pub fn price(self) -> Option<Price> {
         let request_pico = self.unasked.fee(self.request, self.web_search)?;
         let listed = self.rows[0].get(&0)?.clone();
-        let (input, output) = (listed.input?, listed.output?);
+        let input = listed.input.filter(|_| listed.output.is_some())?;
         let lists_writes = (self.rows.iter().flat_map(BTreeMap::values))
             .any(|row| row.cache_write_5m.or(row.cache_write_1h).is_some());
         let fill = Fill { listed: &listed, anthropic: self.anthropic };
-        let standard = fill.standard(fill.plain(input, output), &self.rows[0]);
-        let tier = |tier| fill.tier(&self.rows[index(tier)], &standard);
+        let [standard, flex, priority, batch] = &self.rows;
+        let standard = fill.standard(standard);
+        let tier = |rows| fill.tier(rows, &standard);
         Some(Price {
-            flex: tier(ServiceTier::Flex),
-            priority: tier(ServiceTier::Priority),
-            batch: tier(ServiceTier::Batch),
+            bands: [standard.clone(), tier(flex), tier(priority), tier(batch)],
             max_input_tokens: self.max_input_tokens,
             max_output_tokens: self.max_output_tokens,
             web_search_pico: self.web_search.unwrap_or(match self.anthropic {
@@ -88,17 +85,7 @@ impl Listing {
             caches_unasked: !self.anthropic && lists_writes,
             media_input: self.media_input.filter(|pico| *pico > input).map(PicoUsdPerToken),
             uplift_percent: self.uplift_percent,
-            standard,
         })
-    }
-}
-
-fn index(tier: ServiceTier) -> usize {
-    match tier {
-        ServiceTier::Standard => 0,
-        ServiceTier::Flex => 1,
-        ServiceTier::Priority => 2,
-        ServiceTier::Batch => 3,
     }
 }
 
@@ -109,52 +96,28 @@ struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    fn plain(&self, input: i64, output: i64) -> Rates {
-        let (input, output) = (PicoUsdPerToken(input), PicoUsdPerToken(output));
-        let listed = self.listed;
-        let write = listed.cache_write_5m.map_or_else(|| self.unlisted_write_5m(input), PicoUsdPerToken);
-        Rates {
-            input,
-            output,
-            cache_read: listed.cache_read.map_or(input, PicoUsdPerToken),
-            cache_write_5m: write,
-            cache_write_1h: listed
-                .cache_write_1h
-                .map_or_else(|| self.unlisted_write_1h(input, write), PicoUsdPerToken),
-            reasoning: listed.reasoning.map_or(output, PicoUsdPerToken),
-        }
-    }
-
-    fn standard(&self, base: Rates, rows: &BTreeMap<u64, Row>) -> Bands {
-        let mut near = base;
-        let mut above = Vec::new();
-        for (tokens, row) in rows.range(1..) {
+    fn standard(&self, rows: &BTreeMap<u64, Row>) -> Vec<(u64, Rates)> {
+        let mut near = Rates::default();
+        let complete = |(tokens, row): (&u64, &Row)| {
             near = self.complete(row, near);
-            above.push((*tokens, near));
-        }
-        Bands { base, above }
+            (*tokens, near)
+        };
+        rows.iter().map(complete).collect()
     }
 
-    fn tier(&self, rows: &BTreeMap<u64, Row>, standard: &Bands) -> Bands {
+    fn tier(&self, rows: &BTreeMap<u64, Row>, standard: &[(u64, Rates)]) -> Vec<(u64, Rates)> {
         if rows.is_empty() {
-            return standard.clone();
+            return standard.to_vec();
         }
         let nothing = Row::default();
-        let row_at = |tokens| rows.get(&tokens).unwrap_or(&nothing);
-        let base = self.complete(row_at(0), standard.base);
-        let thresholds: BTreeSet<u64> = rows
-            .range(1..)
-            .map(|(tokens, _)| *tokens)
-            .chain(standard.above.iter().map(|(t, _)| *t))
-            .collect();
-        let (mut own, mut plain) = (base, standard.base);
-        let mut above = Vec::new();
-        for tokens in thresholds {
-            plain = standard.above.iter().find(|(t, _)| *t == tokens).map_or(plain, |(_, rates)| *rates);
-            own = self.complete(row_at(tokens), own.max(plain));
-            above.push((tokens, own));
-        }
-        Bands { base, above }
+        let thresholds: BTreeSet<u64> = rows.keys().chain(standard.iter().map(|(t, _)| t)).copied().collect();
+        let (mut own, mut plain) = (Rates::default(), Rates::default());
+        let complete = |tokens: u64| {
+            plain = standard.iter().find(|(t, _)| *t == tokens).map_or(plain, |(_, rates)| *rates);
+            own = self.complete(rows.get(&tokens).unwrap_or(&nothing), own.max(plain));
+            (tokens, own)
+        };
+        thresholds.into_iter().map(complete).collect()
     }
 
     /// Returns `row` with its missing columns taken from `near`, the row it falls back to.
@@ -200,6 +163,50 @@ impl Fill<'_> {
 /// serves them.
 fn is_anthropic(model: &str) -> bool {
     model.contains("claude")
+}
+
+/// Billed things that a model does for each request, unasked.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unasked {
+    #[default]
+    Nothing,
+    /// One web search for each request.
+    Search,
+    /// One web search for each request, and the search's results are billed as input.
+    SearchAsInput,
+    /// An unknown number of web searches for each request.
+    Research,
+}
+
+/// Parts of models' names, and what such models do unasked. The first that fits counts.
+const BY_NAME: [(&str, Unasked); 6] = [
+    ("-search-preview", Unasked::Search),
+    ("-preview-search", Unasked::Search),
+    ("-search-api", Unasked::SearchAsInput),
+    ("deep-research-pro", Unasked::Research),
+    ("deep-research-max", Unasked::Research),
+    ("deep-research-preview", Unasked::Research),
+];
+
+impl Unasked {
+    /// Returns what the model of this name does and bills unasked, for each request.
+    pub fn of(model: &str) -> Unasked {
+        // Perplexity's models, wherever they are served; its old `-chat` ones did not search.
+        let name = model.rsplit('/').next().unwrap_or(model);
+        let is_sonar = name == "sonar" || name.starts_with("sonar-") && !name.ends_with("-chat");
+        let named = BY_NAME.iter().find(|(part, _)| model.contains(part)).map(|(_, unasked)| *unasked);
+        named.unwrap_or(if is_sonar { Unasked::Search } else { Unasked::Nothing })
+    }
+
+    /// Returns the fee of a request, in pico-USD, from the listed fee of a request and the listed price of a search.
+    /// `None` if it is not known.
+    pub fn fee(self, request: Option<i64>, search: Option<i64>) -> Option<i64> {
+        match self {
+            Unasked::Nothing => Some(request.unwrap_or(0)),
+            Unasked::Search | Unasked::SearchAsInput => request.or(search),
+            Unasked::Research => request,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -276,5 +283,64 @@ mod tests {
         ];
         check(false, &rows, Priority, 272_001, [200, 700, 20, 200, 200, 700]);
         check(false, &rows, Flex, 272_001, [200, 600, 20, 200, 200, 600]);
+    }
+}
+
+#[cfg(test)]
+mod unasked_tests {
+    use super::{super::PriceTable, *};
+
+    #[test]
+    fn models_that_search_for_every_request_are_known_by_their_names() {
+        for (model, unasked) in [
+            ("gpt-4o-search-preview", Unasked::Search),
+            ("openai/gpt-4o-mini-search-preview-2025-03-11", Unasked::Search),
+            ("gpt-5-search-api", Unasked::SearchAsInput),
+            ("perplexity/sonar", Unasked::Search),
+            ("perplexity/sonar-reasoning-pro", Unasked::Search),
+            ("gemini/deep-research-max-preview-04-2026", Unasked::Research),
+            // It searches with the tools of its request only, and those are priced.
+            ("o3-deep-research-2025-06-26", Unasked::Nothing),
+            ("gpt-4o", Unasked::Nothing),
+            ("perplexity/sonar-small-chat", Unasked::Nothing),
+            ("some/resonar", Unasked::Nothing),
+        ] {
+            assert_eq!(Unasked::of(model), unasked, "{model}");
+        }
+    }
+
+    // Bug: models that search for every request were billed by their tokens alone. Consequence: 20 calls under a limit of
+    // 0.02 usd cost 0.50 usd that nothing counted. Cause: a search counted only where a request asked for one.
+    #[test]
+    fn a_search_that_nobody_asked_for_is_part_of_the_price_or_the_price_is_unknown() {
+        let fee = |model: &str| PriceTable::builtin().lookup(model).map(|found| found.price.request_pico);
+        assert_eq!(fee("gpt-4o-search-preview"), Some(25_000_000_000));
+        assert_eq!(fee("gpt-5-search-api-2025-10-14"), Some(10_000_000_000));
+        assert_eq!(fee("perplexity/sonar"), Some(12_000_000_000), "the dearest size");
+        assert_eq!(fee("vercel_ai_gateway/perplexity/sonar"), fee("perplexity/sonar"));
+        assert_eq!(fee("gpt-4o"), Some(0));
+        for unknown in
+            ["kyma/sonar", "aihubmix/gemini-3-flash-preview-search", "gemini/deep-research-preview-04-2026"]
+        {
+            assert_eq!(fee(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_users_price_of_such_a_model_has_to_say_its_fee() {
+        let tokens = r#""input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6"#;
+        let read =
+            |more: &str| PriceTable::with_overrides(&format!(r#"{{"kyma/sonar": {{{tokens}{more}}}}}"#));
+        assert_eq!(
+            read("").unwrap_err().to_string(),
+            r#"price of "kyma/sonar": no input_cost_per_request (wanted it beside the others; 0 where it is free)"#
+        );
+        for (more, fee) in [
+            (r#", "input_cost_per_request": 0"#, 0),
+            (r#", "search_context_cost_per_query": 0.005"#, 5_000_000_000),
+            (r#", "search_context_cost_per_query": 0.005, "input_cost_per_request": 0.001"#, 1_000_000_000),
+        ] {
+            assert_eq!(read(more).unwrap().lookup("kyma/sonar").unwrap().price.request_pico, fee, "{more}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Price table: the one compiled in, and a user's overrides on top.
+//! The price table: built in and overridden, looked up by a model's name, and the dearest of a family.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use super::{
     Price, PriceError, overrides,
     rows::{Listing, Row},
+    scaled,
 };
-use crate::words::ServiceTier;
+use crate::words::{PicoUsdPerToken, ServiceTier};
 
 /// One model a line, sorted by the bytes of its name. A lookup searches the lines and parses one, so that the
 /// table costs nothing at start.
@@ -141,6 +142,135 @@ impl Entry {
     }
 }
 
+/// Price of a model, and the name by which it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub price: Arc<Price>,
+    /// Name of the model in the table: the name in the request, or that name without its provider prefix or date.
+    pub model: String,
+    pub source: Source,
+}
+
+/// Table in which a price stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The table compiled in.
+    Builtin,
+    /// The user's price file.
+    Overrides,
+}
+
+/// Greatest length of a name that is looked up, in bytes. The longest in the table has about 100; a hostile one
+/// has megabytes.
+const MAX_NAME_BYTES: usize = 256;
+
+impl PriceTable {
+    /// Returns the price of `model`, as a request names it. `None` means an unknown price, never a free one.
+    ///
+    /// Tried in turn: the name itself; without its provider prefixes (`openrouter/openai/gpt-4o` →
+    /// `openai/gpt-4o` → `gpt-4o`); each of these without a date at its end (`-2025-08-07`, `-20250807`). For
+    /// each, the overrides come before the table compiled in.
+    pub fn lookup(&self, model: &str) -> Option<Found> {
+        if model.len() > MAX_NAME_BYTES {
+            return None;
+        }
+        let dateless = spellings(model).filter_map(without_date);
+        spellings(model).chain(dateless).find_map(|name| self.exactly(name))
+    }
+
+    /// Returns the price under exactly this name.
+    pub fn exactly(&self, name: &str) -> Option<Found> {
+        let (price, source) = match self.overrides.get(name) {
+            Some(price) => (price.clone(), Source::Overrides),
+            None => (Arc::new(builtin_price(name)?), Source::Builtin),
+        };
+        Some(Found { price, model: name.to_owned(), source })
+    }
+}
+
+/// Returns the name and its shorter forms without provider prefixes: `a/b/c`, `b/c`, `c`.
+fn spellings(model: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(model), |name| name.split_once('/').map(|(_, rest)| rest))
+}
+
+/// Returns `name` without `-2025-08-07` or `-20250807` at its end; `None` if it has no date.
+fn without_date(name: &str) -> Option<&str> {
+    let dashed = || {
+        let (rest, day) = name.rsplit_once('-')?;
+        let (rest, month) = rest.rsplit_once('-')?;
+        let (rest, year) = rest.rsplit_once('-')?;
+        is_date(year, month, day).then_some(rest)
+    };
+    let plain = || {
+        let (rest, date) = name.rsplit_once('-')?;
+        (date.len() == 8 && is_date(date.get(..4)?, date.get(4..6)?, date.get(6..)?)).then_some(rest)
+    };
+    dashed().or_else(plain).filter(|rest| !rest.is_empty())
+}
+
+fn is_date(year: &str, month: &str, day: &str) -> bool {
+    let within = |text: &str, digits: usize, low: u32, high: u32| {
+        text.len() == digits
+            && text.bytes().all(|b| b.is_ascii_digit())
+            && text.parse().is_ok_and(|n: u32| (low..=high).contains(&n))
+    };
+    within(year, 4, 2000, 2099) && within(month, 2, 1, 12) && within(day, 2, 1, 31)
+}
+
+/// Factor by which a model may be dearer than the dearest of its family that is known.
+const MARGIN: i64 = 2;
+
+impl PriceTable {
+    /// Returns twice the price of the dearest model of the same family, under that model's name; `None` if no model of
+    /// it is known.
+    ///
+    /// A family is the letters that names begin with, without their providers' prefixes: `gpt`, `claude`. The dearest is
+    /// the one with the highest sum of input and output price.
+    pub fn dearest_of_family(&self, model: &str) -> Option<Found> {
+        let of_family = |name: &&str| family(name).is_some_and(|own| Some(own) == family(model));
+        let builtin = names().filter(of_family).filter_map(|name| {
+            let price = Arc::new(builtin_price(name)?);
+            Some(Found { price, model: name.to_owned(), source: Source::Builtin })
+        });
+        let own = self.overrides.iter().filter(|(name, _)| of_family(&name.as_str())).map(|(name, price)| {
+            Found { price: price.clone(), model: name.clone(), source: Source::Overrides }
+        });
+        let dearest = builtin.chain(own).max_by_key(|found| {
+            let rates = found.price.rates(ServiceTier::Standard, 0);
+            rates.input.0.saturating_add(rates.output.0)
+        })?;
+        Some(Found { price: Arc::new(dearest.price.with_margin()), ..dearest })
+    }
+}
+
+/// Returns whether models of the same family as `model` are in the table compiled in.
+pub fn has_family(model: &str) -> bool {
+    names().any(|name| family(name).is_some_and(|own| Some(own) == family(model)))
+}
+
+/// Returns the letters that a model's name begins with, behind its provider's prefixes; `None` if there are none.
+fn family(model: &str) -> Option<&str> {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let end = name.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(name.len());
+    name.get(..end).filter(|letters| !letters.is_empty())
+}
+
+impl Price {
+    /// Returns this price with its margin, for a model of which nothing else is known: neither its caps nor its fees.
+    fn with_margin(&self) -> Price {
+        let raised = |price: PicoUsdPerToken| scaled(price, MARGIN, 1);
+        let price = self.map(|rates| rates.zip(rates, |price, _| raised(price)));
+        Price {
+            web_search_pico: self.web_search_pico.saturating_mul(MARGIN),
+            request_pico: self.request_pico.saturating_mul(MARGIN),
+            media_input: self.media_input.map(raised),
+            max_input_tokens: None,
+            max_output_tokens: None,
+            ..price
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +328,100 @@ mod tests {
             assert_eq!(find_line(lines, name), want, "{name}");
         }
         assert_eq!(find_line("", "a"), None);
+    }
+}
+
+#[cfg(test)]
+mod lookup_tests {
+    use super::*;
+
+    fn check(asked: &str, want: Option<&str>) {
+        let found = PriceTable::builtin().lookup(asked);
+        assert_eq!(found.as_ref().map(|f| f.model.as_str()), want, "{asked}");
+    }
+
+    #[test]
+    fn a_name_resolves_exactly_then_without_prefix_then_without_date() {
+        for exact in
+            ["gpt-4o-mini", "gpt-4o-mini-2024-07-18", "claude-sonnet-4-5", "claude-sonnet-4-5-20250929"]
+        {
+            check(exact, Some(exact));
+        }
+        check("gemini/gemini-2.5-pro", Some("gemini/gemini-2.5-pro"));
+        check("models/gemini-2.5-pro", Some("gemini-2.5-pro"));
+        check("openai/gpt-4o-mini", Some("gpt-4o-mini"));
+        check("a/b/claude-sonnet-4-5", Some("claude-sonnet-4-5"));
+        check("gpt-4o-mini-2031-01-31", Some("gpt-4o-mini"));
+        check("claude-sonnet-4-5-20310131", Some("claude-sonnet-4-5"));
+        check("openai/gpt-4o-mini-2031-01-31", Some("gpt-4o-mini"));
+    }
+
+    #[test]
+    fn what_only_looks_like_a_known_model_has_no_price() {
+        for unknown in [
+            "",
+            "/",
+            "-2025-08-07",
+            "gpt-4o-min",
+            "gpt-4o-minii",
+            "GPT-4O-MINI",
+            "gpt-4o-mini-2031-13-01",
+            "gpt-4o-mini-20310132",
+            "gpt-4o-mini-1",
+            "gpt-4o-mini\n",
+            "no-such-model",
+            "é-20250101",
+            &"a/".repeat(200),
+        ] {
+            check(unknown, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod family_tests {
+    use super::*;
+
+    #[test]
+    fn a_model_costs_twice_the_dearest_of_those_whose_names_begin_alike() {
+        let text = r#"{
+            "zz-1": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6, "max_output_tokens": 9},
+            "zz2": {"input_cost_per_token": 3e-6, "output_cost_per_token": 4e-6, "max_output_tokens": 9},
+            "house/zz.3": {"input_cost_per_token": 5e-6, "output_cost_per_token": 1e-6},
+            "zzz": {"input_cost_per_token": 9e-6, "output_cost_per_token": 9e-6}
+        }"#;
+        let table = PriceTable::with_overrides(text).unwrap();
+        for model in ["zz-9", "zz", "zz9-turbo", "any/zz-9"] {
+            let found = table.dearest_of_family(model).unwrap();
+            let rates = found.price.rates(ServiceTier::Standard, 0);
+            assert_eq!(
+                (found.model.as_str(), rates.input.0, rates.output.0),
+                ("zz2", 6_000_000, 8_000_000),
+                "{model}"
+            );
+            assert_eq!(found.price.max_output_tokens, None, "its caps are unknown");
+        }
+        for model in ["yy-1", "1zz", "", "/", "-zz"] {
+            assert_eq!(table.dearest_of_family(model), None, "{model}");
+        }
+    }
+
+    #[test]
+    fn no_model_of_a_known_family_is_dearer_in_input_and_output_together() {
+        let table = PriceTable::builtin();
+        let sum = |price: &Price| {
+            let rates = price.rates(ServiceTier::Standard, 0);
+            rates.input.0 + rates.output.0
+        };
+        for model in ["gpt-99", "claude-omega-9", "gemini-9-pro", "o99"] {
+            assert!(has_family(model), "{model}");
+            let dearest = sum(&table.dearest_of_family(model).unwrap().price);
+            let all = names().filter(|name| family(name) == family(model));
+            // One that has a price a request alone has none by the token.
+            for (name, price) in all.filter_map(|name| Some((name, builtin_price(name)?))) {
+                assert!(2 * sum(&price) <= dearest, "{model} {name}");
+            }
+        }
+        assert!(!has_family("house-model"));
     }
 }

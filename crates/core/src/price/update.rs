@@ -55,8 +55,7 @@ pub struct Update {
 impl Update {
     /// Reads the whole price file of LiteLLM, or one of a person's. Errors: a text that is no price file.
     pub fn read(text: &str) -> Result<Update, PriceError> {
-        let entries: Pairs =
-            serde_json::from_str(text).map_err(|e| PriceError::NotPrices { reason: e.to_string() })?;
+        let entries = Pairs::of(text)?;
         let (mut lines, mut left_out) = (Vec::new(), 0);
         for (model, entry) in entries.0 {
             let Some((fields, price)) = plain_entry(&model, entry) else {

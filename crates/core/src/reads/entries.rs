@@ -1,17 +1,17 @@
-//! Pages of a run's journal, filtered by kind, state, attempt and key.
+//! Entries of a run's journal: pages filtered by kind, state, attempt and key, and the newest of a kind.
 
-use super::rows;
+use bytes::Bytes;
+
+use super::{Bounds, rows};
 use crate::{
-    journal::{Entry, Kind, State},
-    store::{self, Store},
+    body::{BodyRecord, Restoring},
+    engine::{checkpoint::OURS, run::iteration::key},
+    journal::{Entry, Kind, Payload, Role, State},
+    store::{self, Sought, Store},
     words::{AttemptNo, RunNo, Seq},
 };
 
-/// Most entries that one page looks at. A filter that matches few of them gives a short page with a cursor.
-const LOOKED_AT: usize = 20_000;
-
-/// Number of entries that are read at a time.
-const CHUNK: usize = 1_000;
+const PAGE: Bounds = Bounds { chunk: 1_000, looked_at: 20_000 };
 
 /// Filter of a page of entries. What is `None` or empty matches every entry.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl EntrySearch {
 pub fn each(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<Entry, store::Error>> {
     let mut after = Seq(0);
     rows(move || {
-        let chunk = store.entries(run, after, CHUNK)?;
+        let chunk = store.entries(run, after, PAGE.chunk)?;
         after = chunk.last().map_or(after, |e| e.seq);
         Ok(chunk)
     })
@@ -50,8 +50,8 @@ pub fn each_back(
     rows(move || {
         let mut chunk = Vec::new();
         while chunk.is_empty() && before > Seq(1) {
-            let from = Seq((before.0 - 1).saturating_sub_unsigned(CHUNK as u64).max(0));
-            chunk = store.entries(run, from, CHUNK)?;
+            let from = Seq((before.0 - 1).saturating_sub_unsigned(PAGE.chunk as u64).max(0));
+            chunk = store.entries(run, from, PAGE.chunk)?;
             chunk.retain(|e| e.seq < before);
             before = Seq(from.0 + 1);
         }
@@ -69,29 +69,13 @@ pub fn page(
     after: Seq,
     limit: usize,
 ) -> Result<(Vec<Entry>, Option<Seq>), store::Error> {
-    let (mut found, mut after, mut looked_at) = (Vec::new(), after, 0);
-    loop {
-        let chunk = CHUNK.min((limit - found.len()).max(100));
-        let entries = store.entries(run, after, chunk)?;
-        let last = entries.len() < chunk;
-        let mut rest = entries.into_iter();
-        for entry in rest.by_ref() {
-            after = entry.seq;
-            if wanted.matches(&entry) {
-                found.push(entry);
-            }
-            if found.len() == limit {
-                break;
-            }
-        }
-        looked_at += chunk;
-        if last && rest.next().is_none() {
-            return Ok((found, None));
-        }
-        if found.len() == limit || looked_at >= LOOKED_AT {
-            return Ok((found, Some(after)));
-        }
-    }
+    PAGE.page(
+        after,
+        limit,
+        |e: &Entry| e.seq,
+        |e| wanted.matches(e),
+        |after, chunk| store.entries(run, after, chunk),
+    )
 }
 
 /// Number of entries before a call in which the call before it is looked for.
@@ -106,4 +90,50 @@ pub fn call_before(store: &dyn Store, entry: &Entry) -> Result<Option<Seq>, stor
     let calls = || entries.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
     let mut nearest = calls().filter(|e| e.attempt == entry.attempt).chain(calls());
     Ok(nearest.next().map(|e| e.seq))
+}
+
+/// Returns the standard input of an iteration (counted from 0): `None` when it has not begun, `Some(None)` when it has
+/// no input of its own.
+pub fn iteration_input(
+    store: &dyn Store,
+    run: RunNo,
+    iteration: i64,
+) -> Result<Option<Option<Payload>>, store::Error> {
+    let Some(entry) = store.newest(run, &Sought::done(Kind::Iteration, &key(iteration)))? else {
+        return Ok(None);
+    };
+    Ok(Some(store.payload(run, entry.seq, Role::Stdin)?))
+}
+
+/// Returns the newest checkpoint that an agent saved in a run, whatever its name; `None` without one.
+///
+/// Outlast's own checkpoints are skipped. The time grows with the number of entries after the checkpoint.
+pub fn newest_saved(store: &dyn Store, run: RunNo) -> Result<Option<Entry>, store::Error> {
+    let Some(view) = store.run(run)? else { return Ok(None) };
+    let saved = |e: &Entry| {
+        e.kind == Kind::Checkpoint && !e.key.as_deref().is_some_and(|name| name.starts_with(OURS))
+    };
+    each_back(store, run, view.run.next_seq).find(|e| e.as_ref().map_or(true, saved)).transpose()
+}
+
+/// Returns the body that entry `seq` of `run` sent; `None` where none is kept (`record` is `answers` or `digests`).
+///
+/// Errors: those of the store; `Corrupt` where a base record is missing, or the restored bytes are not what was sent.
+pub fn request_body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
+    let corrupt = |e: &dyn std::fmt::Display| store::Error::Corrupt {
+        what: format!("the request of entry {seq}: {e}"),
+    };
+    let read = |seq: Seq| -> Result<Option<BodyRecord>, store::Error> {
+        let Some(payload) = store.payload(run, seq, Role::Request)? else { return Ok(None) };
+        let bytes: Bytes = payload.decode().map_err(|e| corrupt(&e))?;
+        BodyRecord::from_bytes(bytes).map(Some).map_err(|e| corrupt(&e))
+    };
+    let Some(newest) = read(seq)? else { return Ok(None) };
+    let mut restoring = Restoring::new(&newest).map_err(|e| corrupt(&e))?;
+    while let Some(wanted) = restoring.wants() {
+        let below =
+            read(wanted)?.ok_or_else(|| corrupt(&format_args!("that of entry {wanted} is missing")))?;
+        restoring.give(&below).map_err(|e| corrupt(&e))?;
+    }
+    restoring.finish().map(Some).map_err(|e| corrupt(&e))
 }

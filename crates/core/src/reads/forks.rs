@@ -4,10 +4,10 @@ use crate::{
     engine::{Change, Error, Fork},
     envelope::Limits,
     journal::Counts,
-    reads::{keys, snapshots},
+    reads::{items, places},
     run::Origin,
     state::{At, Name, run_namespace},
-    store::{self, Page, Store},
+    store::{self, Store},
     words::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -33,7 +33,7 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
     let last = Seq(view.run.next_seq.0 - 1);
     let at = match point {
         Point::Name(name) => {
-            let found = snapshots::named(store, &view.run.id, name)?;
+            let found = places::snapshot(store, &view.run.id, name)?;
             return Ok(found
                 .map(|(seq, at)| Origin { run, seq, at })
                 .ok_or_else(|| missing(name.clone()))?);
@@ -78,23 +78,15 @@ pub fn prepare(
     id: RunId,
     limits: Limits,
 ) -> Result<Fork, store::Error> {
-    const PAGE: usize = 2000;
     let origin = find(store, run, point)?;
     let unknown = || Error::UnknownRun { id: format!("#{run}") };
     let view = store.run(run)?.ok_or_else(unknown)?;
     let mut counts = Counts::default();
-    let mut page = Page { upto: origin.seq, ..Page::new(Seq(0), PAGE) };
-    while view.run.job.is_some() {
-        let rows = store.items(run, &page)?;
-        let whole = rows.len() == PAGE;
-        page.after = rows.last().map_or(page.after, |(row, _)| row.seq);
-        for (row, _) in rows {
-            if let Some(row) = origin.item(row) {
+    if view.run.job.is_some() {
+        for row in items::each_upto(store, run, origin.seq) {
+            if let Some(row) = origin.item(row?) {
                 *counts.of_mut(row.detail.standing) += 1;
             }
-        }
-        if !whole {
-            break;
         }
     }
     let there = store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten();
@@ -117,24 +109,14 @@ fn is_of(origins: &[Origin], origin: &Origin, point: &Point) -> bool {
 
 /// Returns the run's state at that time, as changes of the fork's own namespace.
 fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Change>, store::Error> {
-    const PAGE: usize = 500;
     let (namespace, own) = (run_namespace(run), run_namespace(fork));
     let mut changes = Vec::new();
-    let mut behind: Option<String> = None;
-    loop {
-        let agents = store.agents(&namespace, behind, PAGE)?;
-        for agent in &agents {
-            for item in keys::all(store, &namespace, agent, at)? {
-                if let Some(value) = item.value {
-                    changes.push(Change::set(Name::new(&own, agent, item.key), &value));
-                }
-            }
-        }
-        behind = agents.last().cloned();
-        if agents.len() < PAGE {
-            return Ok(changes);
+    for agent in places::agents(store, &namespace)? {
+        for item in places::keys(store, &namespace, &agent, at)? {
+            changes.extend(item.value.map(|value| Change::set(Name::new(&own, &agent, item.key), &value)));
         }
     }
+    Ok(changes)
 }
 
 /// Builds the default id of a fork: the same for the same point, so that a restart finds the fork. `None` if it would

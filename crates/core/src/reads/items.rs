@@ -15,9 +15,14 @@ const PAGE: usize = 2000;
 
 /// Returns the newest entry of each item of a job, in the order of entries.
 pub fn each(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<ItemRow, Error>> {
+    each_upto(store, run, Seq(i64::MAX))
+}
+
+/// Returns the entry of each item of a job that was its newest at entry `upto`.
+pub fn each_upto(store: &dyn Store, run: RunNo, upto: Seq) -> impl Iterator<Item = Result<ItemRow, Error>> {
     let mut after = Seq(0);
     rows(move || {
-        let page = store.items(run, &Page::new(after, PAGE))?;
+        let page = store.items(run, &Page { upto, ..Page::new(after, PAGE) })?;
         after = page.last().map_or(after, |(row, _)| row.seq);
         Ok(page.into_iter().map(|(row, _)| row).collect())
     })

@@ -3,29 +3,19 @@
 use std::iter;
 
 pub mod approvals;
-pub(crate) mod body;
 pub mod budgets;
-pub mod checkpoints;
 pub mod entries;
 pub mod forked;
 pub mod forks;
 pub mod happened;
-pub mod idle;
 pub mod items;
-pub mod iterations;
-pub mod keys;
-pub mod masks;
 pub mod places;
 pub mod plans;
 pub mod policies;
-pub mod resume;
 pub mod room;
 pub mod rows;
 pub mod runs;
-pub mod shares;
-pub mod snapshots;
 pub mod spend;
-pub mod still;
 pub mod tightest;
 pub mod waits;
 
@@ -48,4 +38,63 @@ pub fn rows<T, E>(mut next_page: impl FnMut() -> Result<Vec<T>, E>) -> impl Iter
             };
         }
     })
+}
+
+/// Returns the rows of all pages, each of at most `most` rows. `next_page` is given the last row before; a page with
+/// fewer rows is the last.
+fn all<T, E>(most: usize, mut next_page: impl FnMut(Option<&T>) -> Result<Vec<T>, E>) -> Result<Vec<T>, E> {
+    let mut all = Vec::new();
+    loop {
+        let page = next_page(all.last())?;
+        let is_last = page.len() < most;
+        all.extend(page);
+        if is_last {
+            return Ok(all);
+        }
+    }
+}
+
+/// Bounds of a page of filtered rows: the rows that are read at a time, and the most that one page looks at. A filter
+/// that matches few rows gives a short page with a cursor.
+#[derive(Clone, Copy)]
+struct Bounds {
+    chunk: usize,
+    looked_at: usize,
+}
+
+impl Bounds {
+    /// Returns at most `limit` rows that match, read behind `cursor`, and the cursor of the next page; `None` where no
+    /// row is left. The work of a page is bounded, whatever the filter.
+    fn page<T, C: Copy, E>(
+        self,
+        mut cursor: C,
+        limit: usize,
+        cursor_of: impl Fn(&T) -> C,
+        matches: impl Fn(&T) -> bool,
+        next_rows: impl Fn(C, usize) -> Result<Vec<T>, E>,
+    ) -> Result<(Vec<T>, Option<C>), E> {
+        let (mut page, mut looked_at) = (Vec::new(), 0);
+        loop {
+            let chunk = self.chunk.min((limit - page.len()).max(100));
+            let rows = next_rows(cursor, chunk)?;
+            let is_last = rows.len() < chunk;
+            let mut rest = rows.into_iter();
+            for row in rest.by_ref() {
+                cursor = cursor_of(&row);
+                if matches(&row) {
+                    page.push(row);
+                }
+                if page.len() == limit {
+                    break;
+                }
+            }
+            looked_at += chunk;
+            if is_last && rest.next().is_none() {
+                return Ok((page, None));
+            }
+            if page.len() == limit || looked_at >= self.looked_at {
+                return Ok((page, Some(cursor)));
+            }
+        }
+    }
 }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::PutRow,
     envelope::Limits,
-    reads::{keys, rows},
+    reads::rows,
     run::rules::Rules,
-    state::{At, Item, Table},
+    state::{Item, Table},
     store::{Error, Store},
     words::{Micros, RunId},
 };
@@ -54,8 +54,7 @@ pub fn find(store: &dyn Store, name: &str) -> Result<Option<NamedPolicy>, Error>
 
 /// Lists all policies, by name.
 pub fn list(store: &dyn Store) -> Result<Vec<NamedPolicy>, Error> {
-    let items = keys::all(store, Table::Policies.namespace(), Table::Policies.agent(), At::default())?;
-    items.iter().filter_map(|item| read(item).transpose()).collect()
+    rows::list(store, Table::Policies)?.iter().filter_map(|item| read(item).transpose()).collect()
 }
 
 /// Decodes a policy; `None` for a deleted one.

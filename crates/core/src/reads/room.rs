@@ -57,7 +57,7 @@ mod tests {
         limits[Unit::CostNanoUsd] = Some(100);
         let owner = Owner::Window { name: "team".into(), period: "1970-01-01".into() };
         let mut spent = Envelope::new(EnvelopeNo(7), owner, limits);
-        spent.post(&Amounts::of(70, 0));
+        spent.spent += Amounts::of(70, 0);
         let budget = Budget {
             no: BudgetNo(1),
             name: Name::new("team").unwrap(),

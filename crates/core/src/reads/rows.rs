@@ -2,15 +2,38 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::places;
 use crate::{
     engine::PutRow,
-    state::{Item, Table, Value},
+    state::{At, Item, Table, Value},
     store::{Error, Store},
 };
 
 /// Returns a row as it is stored; `None` if it was never written.
 pub fn find(store: &dyn Store, table: Table, key: &str) -> Result<Option<Item>, Error> {
     store.state(table.namespace(), table.agent(), key)
+}
+
+/// A decoded row, and the version of its key: 0 if none was ever stored. Whoever writes it anew expects this version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept<T> {
+    pub row: T,
+    pub version: i64,
+}
+
+/// Returns a row with its version. Errors: `Corrupt`.
+pub fn kept<T: DeserializeOwned + Default>(
+    store: &dyn Store,
+    table: Table,
+    key: &str,
+) -> Result<Kept<T>, Error> {
+    let Some(item) = find(store, table, key)? else { return Ok(Kept::default()) };
+    Ok(Kept { row: decode(&item)?.unwrap_or_default(), version: item.version })
+}
+
+/// Returns all rows of a table, by key, as they are stored.
+pub fn list(store: &dyn Store, table: Table) -> Result<Vec<Item>, Error> {
+    places::keys(store, table.namespace(), table.agent(), At::default())
 }
 
 /// Decodes a row; `None` for a deleted one. Errors: `Corrupt`.

@@ -1,17 +1,14 @@
-//! Lists of runs, filtered by what their rows and specs say, newest first.
+//! Lists of runs, filtered by what their rows and specs say, newest first; and what a row alone does not say of its run.
 
-use super::rows;
+use super::{Bounds, rows};
 use crate::{
-    run::Status,
+    price::has_family,
+    run::{Masks, Run, Status},
     store::{self, RunFilter, RunView, Store},
-    words::{Micros, RunNo},
+    words::{Micros, RunNo, Seq},
 };
 
-/// Most runs that one page looks at. A filter that matches few of them gives a short page with a cursor.
-const LOOKED_AT: usize = 5_000;
-
-/// Number of runs that are read at a time.
-const CHUNK: usize = 500;
+const PAGE: Bounds = Bounds { chunk: 500, looked_at: 5_000 };
 
 /// Filter of a list of runs. What is `None` or empty matches every run.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +65,7 @@ impl RunSearch {
 
 /// Returns the runs that `filter` matches, newest first, a chunk of them in memory. The filter's limit has no effect.
 pub fn each(store: &dyn Store, mut filter: RunFilter) -> impl Iterator<Item = Result<RunView, store::Error>> {
-    filter.limit = CHUNK;
+    filter.limit = PAGE.chunk;
     rows(move || {
         let chunk = store.runs(&filter)?;
         filter.before = chunk.last().map(|view| view.run.no);
@@ -78,34 +75,158 @@ pub fn each(store: &dyn Store, mut filter: RunFilter) -> impl Iterator<Item = Re
 
 /// Returns a page of at most `limit` runs. The work of a page is bounded, whatever the filter.
 pub fn page(store: &dyn Store, wanted: &RunSearch, limit: usize) -> Result<Listed, store::Error> {
-    let mut listed = Listed { next: wanted.before, ..Listed::default() };
     // One status is an index; several are looked for among all runs.
     let status = if wanted.statuses.len() == 1 { wanted.statuses.first().copied() } else { None };
-    let mut looked_at = 0;
-    loop {
-        let chunk = CHUNK.min((limit - listed.runs.len()).max(100));
-        let filter =
-            RunFilter { status, before: listed.next, jobs: wanted.jobs, limit: chunk, command_key: None };
-        let found = store.runs(&filter)?;
-        let last = found.len() < chunk;
-        let mut rest = found.into_iter();
-        for view in rest.by_ref() {
-            listed.next = Some(view.run.no);
-            if wanted.matches(&view) {
-                listed.runs.push(view);
+    let matches = |view: &RunView| wanted.matches(view);
+    let (runs, next) = PAGE.page(
+        wanted.before,
+        limit,
+        |view| Some(view.run.no),
+        matches,
+        |before, limit| {
+            store.runs(&RunFilter { status, before, jobs: wanted.jobs, limit, command_key: None })
+        },
+    )?;
+    Ok(Listed { runs, next: next.flatten() })
+}
+
+/// Returns the time of the last change, of the run's status or of its newest entry.
+pub fn changed_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
+    let newest = store.entry(run.no, Seq(run.next_seq.0 - 1))?;
+    let of_entry = newest.map(|e| e.closed_at.unwrap_or(e.opened_at));
+    let times = [Some(run.created_at), run.began_at, run.ended_at, of_entry];
+    Ok(times.into_iter().flatten().max().unwrap_or(run.created_at))
+}
+
+/// Returns the running runs whose callers name them in an HTTP header, that have not changed since `since`, and in
+/// which no call is on its way.
+pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::Error> {
+    let mut idle = Vec::new();
+    let filter = RunFilter { status: Some(Status::Running), ..RunFilter::default() };
+    for view in each(store, filter) {
+        let view = view?;
+        if !view.envelope.has_calls_in_flight()
+            && changed_at(store, &view.run)? <= since
+            && is_header_callers(store, &view.run, since)?
+        {
+            idle.push(view.run);
+        }
+    }
+    Ok(idle)
+}
+
+/// Returns whether all open attempts are those of header callers, and began before `since`.
+fn is_header_callers(store: &dyn Store, run: &Run, since: Micros) -> Result<bool, store::Error> {
+    let attempts = store.attempts(run.no)?;
+    let mut open = attempts.iter().filter(|a| a.is_open());
+    Ok(open.all(|a| a.instance.is_none() && a.started_at <= since) && attempts.iter().any(|a| a.is_open()))
+}
+
+/// Returns the end of the run's last attempt, if the run is over or stands still; `None` while it goes on, or will by
+/// itself.
+///
+/// A run that is cancelled long after its last attempt stood still since that. A completed run's end is its own.
+pub fn still_since(store: &dyn Store, run: &Run) -> Result<Option<Micros>, store::Error> {
+    match run.status {
+        Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
+        Status::Completed => Ok(run.ended_at),
+        Status::Interrupted | Status::Halted | Status::Failed | Status::Cancelled => {
+            let attempts = store.attempts(run.no)?;
+            let ends: Option<Vec<Micros>> = attempts.iter().map(|a| a.ended_at).collect();
+            // A halted run's agent lives on until it is stopped.
+            Ok(ends.map_or(run.ended_at, |ends| ends.into_iter().max().or(run.ended_at)))
+        }
+    }
+}
+
+/// Returns the commands of which each alone takes up a run that stands still; empty for a run that goes on, for one
+/// that no command begins again, and where a command alone does not help.
+///
+/// `word` is what the commands call the run. A halt by a limit names the flag that gives the run room, so that one command does both.
+pub fn resume_commands(view: &RunView, word: &str) -> Vec<String> {
+    let run = &view.run;
+    // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.
+    if view.spec.command.is_none() {
+        return Vec::new();
+    }
+    let resume = format!("outlast resume {word}");
+    match (run.status, &run.halt) {
+        (Status::Interrupted | Status::Failed, _) | (Status::Halted, None) => vec![resume],
+        (Status::Halted, Some(halt)) if halt.unit.is_some() => {
+            // The hint names the command that raises the limit between its first two backquotes. A resumption takes
+            // the same flag.
+            let hint = halt.hint(word);
+            match hint.split('`').nth(1).map(|raise| (raise, raise.split_once(" --"))) {
+                Some((_, Some((_, flag)))) => vec![format!("{resume} --{flag}")],
+                Some((raise, None)) => vec![raise.to_owned(), resume],
+                None => vec![resume],
             }
-            if listed.runs.len() == limit {
-                break;
-            }
         }
-        looked_at += chunk;
-        let more = rest.next().is_some();
-        if last && !more {
-            listed.next = None;
-            return Ok(listed);
+        (Status::Halted, Some(halt)) if halt.is_fee => vec![format!("{resume} --unpriced free")],
+        (Status::Halted, Some(halt)) if halt.code == "price_unknown" => {
+            let known = halt.model.as_deref().is_some_and(has_family);
+            let flags = ["--prices FILE", "--unpriced free", "--unpriced dearest"];
+            flags[..2 + usize::from(known)].iter().map(|flag| format!("{resume} {flag}")).collect()
         }
-        if listed.runs.len() == limit || looked_at >= LOOKED_AT {
-            return Ok(listed);
-        }
+        (Status::Halted, Some(halt)) if halt.is_accepted_by_resuming() => vec![resume],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the masks of a run: its own, or else those of the nearest run above it that has some. A child run is part
+/// of its parent's work.
+pub fn masks(store: &dyn Store, view: &RunView) -> Result<Masks, store::Error> {
+    let mut masks = view.spec.masks.clone();
+    let mut parent = view.run.parent;
+    while let (None, Some(no)) = (&masks, parent) {
+        let Some(above) = store.run(no)? else { break };
+        masks = above.spec.masks;
+        parent = above.run.parent;
+    }
+    Ok(masks.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        engine::{
+            Tell, Word,
+            tests::bench::{Bench, usd},
+        },
+        memory::MemoryStore,
+        run::Policy,
+        store::{Ask as _, Durability},
+        words::ManualClock,
+    };
+
+    #[test]
+    fn a_run_stands_still_since_its_last_life_ended_whatever_a_person_did_later() {
+        let clock = Arc::new(ManualClock::new(Micros(1)));
+        let b = Bench { store: MemoryStore::new(clock.clone()) };
+        let run = b.start("r", usd(5), None, Policy::default());
+        let told = || still_since(&b.store, &b.store.run(run).unwrap().unwrap().run).unwrap();
+        let instance = b.register();
+        b.claim(run, instance).unwrap().unwrap();
+        assert_eq!(told(), None);
+        b.die(instance);
+        let end = b.store.attempts(run).unwrap()[0].ended_at;
+        assert!(end.is_some() && told() == end);
+        clock.advance_ms(60_000);
+        let cancel = Tell { run, word: Word::Cancel { reason: None } };
+        b.store.ask(cancel, Durability::Synced).wait().unwrap();
+        assert_eq!(told(), end);
+    }
+
+    #[test]
+    fn a_run_that_never_lived_ends_when_it_is_cancelled() {
+        let b = Bench::new();
+        let run = b.start("r", usd(5), None, Policy::default());
+        let cancel = Tell { run, word: Word::Cancel { reason: None } };
+        b.store.ask(cancel, Durability::Synced).wait().unwrap();
+        let row = b.store.run(run).unwrap().unwrap().run;
+        assert_eq!(still_since(&b.store, &row).unwrap(), row.ended_at);
     }
 }

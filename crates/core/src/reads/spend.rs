@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{keys, rows};
+use super::rows;
 use crate::{
     engine::PutRow,
     envelope::Per,
-    state::{At, Table},
+    state::Table,
     store::{self, LedgerLine, RunView, Store},
-    words::{Micros, RunNo},
+    words::{BadText, Micros, RunNo},
 };
 
 /// Property that spend is grouped by.
@@ -19,13 +19,6 @@ pub enum Grouping {
     Upstream,
     Day,
     Tag(String),
-}
-
-/// Error for a text that is no grouping.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a grouping: {text:?} (wanted run, model, upstream, day or tag.KEY)")]
-pub struct BadGrouping {
-    pub text: String,
 }
 
 impl Grouping {
@@ -40,7 +33,7 @@ impl Grouping {
         }
     }
 
-    pub fn parse(text: &str) -> Result<Grouping, BadGrouping> {
+    pub fn parse(text: &str) -> Result<Grouping, BadText> {
         Ok(match text {
             "run" => Grouping::Run,
             "model" => Grouping::Model,
@@ -48,7 +41,7 @@ impl Grouping {
             "day" => Grouping::Day,
             _ => match text.strip_prefix("tag.").filter(|key| !key.is_empty()) {
                 Some(key) => Grouping::Tag(key.to_owned()),
-                None => return Err(BadGrouping { text: text.chars().take(60).collect() }),
+                None => return Err(BadText::new("a grouping", text, "run, model, upstream, day or tag.KEY")),
             },
         })
     }
@@ -163,7 +156,7 @@ pub fn keep(run: RunNo, lines: &[LedgerLine]) -> Result<PutRow, store::Error> {
 /// Returns the kept lines of runs that are gone, of the days in a span of time.
 fn kept(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, store::Error> {
     let mut kept = Vec::new();
-    for row in keys::all(store, Table::Spend.namespace(), Table::Spend.agent(), At::default())? {
+    for row in rows::list(store, Table::Spend)? {
         let mut lines = rows::decode::<Vec<LedgerLine>>(&row)?.unwrap_or_default();
         let begins = |line: &LedgerLine| line.day.saturating_mul(DAY);
         lines.retain(|line| begins(line) < until.0 && begins(line).saturating_add(DAY) > since.0);

@@ -49,7 +49,7 @@ pub fn unread(attempts: &[Attempt]) -> i64 {
 
 /// One attempt of a run. An attempt that an HTTP header began (labelled or implicit) has no instance and no fence: a
 /// server's death does not end it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub run: RunNo,
     pub no: AttemptNo,

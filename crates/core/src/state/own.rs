@@ -62,28 +62,25 @@ impl Table {
     pub const ALL: [Table; 4] = [Table::Policies, Table::Plans, Table::Shares, Table::Spend];
 
     pub fn namespace(self) -> &'static str {
-        match self {
-            Table::Policies => "outlast:policies",
-            Table::Plans => "outlast:plans",
-            Table::Shares => "outlast:shares",
-            Table::Spend => "outlast:spend",
-        }
+        self.facts().0
     }
 
     pub fn agent(self) -> &'static str {
-        match self {
-            Table::Policies => "policy",
-            Table::Plans => "login",
-            Table::Shares => "upstream",
-            Table::Spend => "run",
-        }
+        self.facts().1
     }
 
-    /// Returns the versions of a row that are kept. Plans and shares change with each call.
+    /// Returns the versions of a row that are kept.
     pub fn keep(self) -> Retention {
+        self.facts().2
+    }
+
+    /// Returns namespace, agent and kept versions. Plans and shares change with each call.
+    fn facts(self) -> (&'static str, &'static str, Retention) {
         match self {
-            Table::Policies => Retention::All,
-            Table::Plans | Table::Shares | Table::Spend => Retention::Last(1),
+            Table::Policies => ("outlast:policies", "policy", Retention::All),
+            Table::Plans => ("outlast:plans", "login", Retention::Last(1)),
+            Table::Shares => ("outlast:shares", "upstream", Retention::Last(1)),
+            Table::Spend => ("outlast:spend", "run", Retention::Last(1)),
         }
     }
 

@@ -15,8 +15,10 @@ use crate::{
     journal::{Entry, Kind, State, job},
     run::{Attempt, Lease, Origin, Run},
     state::Name,
-    store::{Error, edges::Edges},
-    words::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, MatchKey, Micros, Row, RunId, RunNo, Seq, Slot},
+    store::Error,
+    words::{
+        AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Map, MatchKey, Micros, Row, RunId, RunNo, Seq, Slot,
+    },
 };
 
 /// Key to look up. A store adds the rows that it finds, and does not follow what they lead to.
@@ -511,6 +513,53 @@ fn is_answered(l: &Loaded, fork: RunNo, need: &Need) -> bool {
     match need {
         Need::Entry(_, seq) => l.find::<Entry>((fork, *seq)).is_some(),
         need => newest(need).is_some_and(|of| l.entries.iter().any(|row| of.is(&row.value))),
+    }
+}
+
+/// Cache of the edges that a process has seen.
+#[derive(Default)]
+pub struct Edges {
+    runs: Map<RunNo, Edge>,
+    /// Envelopes of the budgets' newest and current windows.
+    windows: Map<BudgetNo, Vec<EnvelopeNo>>,
+}
+
+/// Rows that a run leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The run's own envelope first, then its ancestors'.
+    pub charges: Arc<[EnvelopeNo]>,
+    pub budgets: Arc<[BudgetNo]>,
+    /// Whether the run shares entries with the runs that it was forked from.
+    pub is_fork: bool,
+}
+
+/// Largest number of runs in the cache. Beyond it all edges are dropped: simpler than eviction by age, and rare.
+const MOST: usize = 4096;
+
+impl Edges {
+    pub fn run(&self, no: RunNo) -> Option<&Edge> {
+        self.runs.get(&no)
+    }
+
+    /// Returns the envelopes of the budgets' newest and current windows.
+    pub fn windows(&self, budgets: &[BudgetNo]) -> impl Iterator<Item = EnvelopeNo> {
+        budgets.iter().filter_map(|no| self.windows.get(no)).flatten().copied()
+    }
+
+    /// Remembers to which other rows the rows of an operation lead.
+    pub fn learn(&mut self, l: &Loaded, now: Micros) {
+        if self.runs.len() + l.runs.len() > MOST || self.windows.len() + l.budgets.len() > MOST {
+            *self = Edges::default();
+        }
+        for Run { no, charges, budgets, origins, .. } in l.runs.iter().map(|row| &row.value) {
+            let (charges, budgets) = (charges.clone(), budgets.clone());
+            self.runs.insert(*no, Edge { charges, budgets, is_fork: !origins.is_empty() });
+        }
+        for budget in l.budgets.iter().map(|row| &row.value) {
+            let windows = [budget.window, budget.current(now)].into_iter().flatten();
+            self.windows.insert(budget.no, windows.map(|w| w.envelope).collect());
+        }
     }
 }
 

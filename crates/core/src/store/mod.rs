@@ -1,12 +1,9 @@
 //! The store trait: submits operations and answers questions about what is committed. Each database implements it.
 
-mod durability;
-pub mod edges;
 mod error;
 pub mod filter;
 mod hint;
 pub mod load;
-mod loss;
 mod question;
 pub mod state;
 
@@ -34,13 +31,22 @@ use crate::{
     words::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
-pub use durability::Durability;
 pub use error::Error;
 pub use filter::{ApprovalFilter, Page, Sought, Which};
-pub use hint::{Hint, News};
-pub use loss::{Loss, Losses};
+pub use hint::{Hint, Loss, Losses, News};
 pub use question::{Answer, Question};
 use question::{ask_each, questions};
+
+/// Durability an operation must reach before its ticket resolves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// No ticket waits for the operation: it is written with the next commit. Used only for delivery marks.
+    Lazy,
+    /// The operation is committed: it survives `kill -9`, and reaches the disk with the next synced group.
+    Committed,
+    /// The operation is on disk: it survives a loss of power.
+    Synced,
+}
 
 /// Run with its spec and envelope, as committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +70,7 @@ pub struct RunFilter {
 }
 
 /// Sums of the calls of one run, upstream, model and UTC day.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerLine {
     pub run: RunNo,
     pub upstream: String,

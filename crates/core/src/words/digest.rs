@@ -5,8 +5,9 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::stored_as_text;
 
 /// Version of the framing of [`RequestDigest`].
 pub const REQUEST_VERSION: u8 = 1;
@@ -28,8 +29,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 macro_rules! hex_bytes {
     ($(#[$doc:meta])* $name:ident, $len:literal, $kind:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub [u8; $len]);
 
         impl fmt::Display for $name {
@@ -60,18 +60,7 @@ macro_rules! hex_bytes {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = BadHex;
-            fn try_from(text: String) -> Result<Self, BadHex> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(bytes: $name) -> String {
-                bytes.to_string()
-            }
-        }
+        stored_as_text!($name);
     };
 }
 

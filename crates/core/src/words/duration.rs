@@ -2,30 +2,7 @@
 //!
 //! Home-made: jiff's spans also read `1 hour ago`, `1.5h` and months, and do not say which part of a text is wrong.
 
-/// Error for a text that is no duration.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a duration: {text:?}: {reason} (wanted for example 300ms, 45s, 1h30m or 2d)")]
-pub struct BadDuration {
-    pub text: String,
-    pub reason: BadDurationReason,
-}
-
-/// Reason why a text is no duration.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadDurationReason {
-    #[error("it is empty")]
-    Empty,
-    #[error("a number is missing at {at:?}")]
-    NoNumber { at: String },
-    #[error("{number} has no unit")]
-    NoUnit { number: String },
-    #[error("unknown unit {unit:?}, not one of d, h, m, s, ms")]
-    UnknownUnit { unit: String },
-    #[error("{unit} comes after a smaller or the same unit")]
-    Order { unit: String },
-    #[error("it is over {} ms", i64::MAX)]
-    TooLong,
-}
+use crate::words::{BadText, bad::start_of};
 
 /// Units, largest first: the order in which they are written.
 const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -34,14 +11,14 @@ const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_0
 ///
 /// Returns milliseconds, never negative. A bare number is refused: seconds to one reader, milliseconds to another. Only
 /// `0` is the same to both.
-pub fn parse_ms(text: &str) -> Result<i64, BadDuration> {
-    read_ms(text).map_err(|reason| BadDuration { text: start_of(text), reason })
+pub fn parse_ms(text: &str) -> Result<i64, BadText> {
+    let wanted = "for example 300ms, 45s, 1h30m or 2d";
+    read_ms(text).map_err(|why| BadText::new("a duration", text, wanted).because(&why))
 }
 
-fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
-    use BadDurationReason::*;
+fn read_ms(text: &str) -> Result<i64, String> {
     if text.is_empty() {
-        return Err(Empty);
+        return Err("it is empty".into());
     }
     if text == "0" {
         return Ok(0);
@@ -53,20 +30,24 @@ fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
         let number;
         (number, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
         if number.is_empty() {
-            return Err(NoNumber { at: start_of(rest) });
+            return Err(format!("a number is missing at {:?}", start_of(rest)));
         }
         let unit;
         (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
         if unit.is_empty() {
-            return Err(NoUnit { number: start_of(number) });
+            return Err(format!("{} has no unit", start_of(number)));
         }
         let Some(place) = units.iter().position(|(name, _)| *name == unit) else {
             let unit = start_of(unit);
             let known = UNITS.iter().any(|(name, _)| *name == unit);
-            return Err(if known { Order { unit } } else { UnknownUnit { unit } });
+            return Err(match known {
+                true => format!("{unit} comes after a smaller or the same unit"),
+                false => format!("unknown unit {unit:?}, not one of d, h, m, s, ms"),
+            });
         };
         let part = number.parse::<i64>().ok().and_then(|n| n.checked_mul(units[place].1));
-        total = part.and_then(|ms| total.checked_add(ms)).ok_or(TooLong)?;
+        total =
+            part.and_then(|ms| total.checked_add(ms)).ok_or_else(|| format!("it is over {} ms", i64::MAX))?;
         units = &units[place + 1..];
     }
     Ok(total)
@@ -74,42 +55,30 @@ fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
 
 /// Writes milliseconds exactly as people read them: `1 h`, `1 min 30 s`. Zero is `0 s`.
 pub fn words(ms: i64) -> String {
-    const READ: [(&str, u64); 5] =
-        [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
-    let mut left = ms.unsigned_abs();
-    let mut parts = Vec::new();
-    for (unit, size) in READ {
-        if left >= size {
-            parts.push(format!("{} {unit}", left / size));
-            left %= size;
-        }
-    }
-    let sign = if ms < 0 { "-" } else { "" };
-    if parts.is_empty() { "0 s".to_owned() } else { format!("{sign}{}", parts.join(" ")) }
+    let read = |(unit, count): (&str, u64)| format!("{count} {}", if unit == "m" { "min" } else { unit });
+    written(ms, " ", "0 s", read)
 }
 
 /// Writes milliseconds exactly: `parse_ms` reads back what it wrote. Zero is `0s`.
 ///
 /// A negative span (a deadline that passed) is written with a minus sign, which is never read.
 pub fn format_ms(ms: i64) -> String {
-    if ms == 0 {
-        return "0s".to_owned();
-    }
-    let mut text = String::from(if ms < 0 { "-" } else { "" });
-    let mut left = ms.unsigned_abs();
-    for (unit, size) in UNITS {
-        let size = size.unsigned_abs();
-        if left >= size {
-            text.push_str(&format!("{}{unit}", left / size));
-            left %= size;
-        }
-    }
-    text
+    written(ms, "", "0s", |(unit, count)| format!("{count}{unit}"))
 }
 
-/// Returns the start of a text, enough to recognise it by. A hostile text may be long.
-fn start_of(text: &str) -> String {
-    text.chars().take(40).collect()
+/// Writes each unit that a span has some of, the largest first.
+fn written(ms: i64, between: &str, zero: &str, part: impl Fn((&str, u64)) -> String) -> String {
+    let mut left = ms.unsigned_abs();
+    let counts = UNITS.map(|(unit, size)| {
+        let count = left / size.unsigned_abs();
+        left %= size.unsigned_abs();
+        (unit, count)
+    });
+    let parts: Vec<String> = counts.into_iter().filter(|(_, count)| *count > 0).map(part).collect();
+    match parts.is_empty() {
+        true => zero.to_owned(),
+        false => format!("{}{}", if ms < 0 { "-" } else { "" }, parts.join(between)),
+    }
 }
 
 #[cfg(test)]

@@ -4,30 +4,22 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::{stored_as_text, words::BadText};
+
 /// Id of a run as people type it: the caller's own, or `run_<uuidv7>`.
 ///
 /// 1 to 128 characters of `[A-Za-z0-9._:-]`.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(Arc<str>);
-
-/// Error for a text that is not a run id.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a run id: {text:?} (wanted 1 to 128 of A-Z a-z 0-9 . _ : -)")]
-pub struct BadRunId {
-    pub text: String,
-}
 
 impl RunId {
     /// Checks and wraps `text`.
-    pub fn new(text: &str) -> Result<Self, BadRunId> {
+    pub fn new(text: &str) -> Result<Self, BadText> {
         let ok = (1..=128).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
-        if ok {
-            Ok(Self(text.into()))
-        } else {
-            // A hostile header can be megabytes long: show its start only.
-            Err(BadRunId { text: text.chars().take(140).collect() })
+        match ok {
+            true => Ok(Self(text.into())),
+            false => Err(BadText::new("a run id", text, "1 to 128 of A-Z a-z 0-9 . _ : -")),
         }
     }
 
@@ -54,24 +46,13 @@ impl fmt::Debug for RunId {
 }
 
 impl FromStr for RunId {
-    type Err = BadRunId;
-    fn from_str(s: &str) -> Result<Self, BadRunId> {
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
         Self::new(s)
     }
 }
 
-impl TryFrom<String> for RunId {
-    type Error = BadRunId;
-    fn try_from(s: String) -> Result<Self, BadRunId> {
-        Self::new(&s)
-    }
-}
-
-impl From<RunId> for String {
-    fn from(id: RunId) -> String {
-        id.0.to_string()
-    }
-}
+stored_as_text!(RunId);
 
 /// Formats a UUID of version 7: 48 bits of milliseconds, then entropy.
 pub fn uuid_v7(now: Micros, entropy: [u8; 10]) -> String {

@@ -1,28 +1,23 @@
 //! Money is integer: nano-dollars for amounts, pico-dollars per token for prices.
 
-use std::{fmt, iter::Sum, ops};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::words::BadText;
 
 /// An amount in billionths of a US dollar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NanoUsd(pub i64);
 
-/// Error for a text that is no amount.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not an amount in usd: {text:?} (wanted for example 5, 0.25 or 12.000000001)")]
-pub struct BadAmount {
-    pub text: String,
-}
-
 impl NanoUsd {
     pub const ZERO: NanoUsd = NanoUsd(0);
     pub const MAX: NanoUsd = NanoUsd(i64::MAX);
 
     /// Reads decimal dollars exactly: `0.25`, `5`, at most nine decimals, not negative.
-    pub fn parse(text: &str) -> Result<Self, BadAmount> {
-        let bad = || BadAmount { text: text.chars().take(60).collect() };
+    pub fn parse(text: &str) -> Result<Self, BadText> {
+        let bad = || BadText::new("an amount in usd", text, "for example 5, 0.25 or 12.000000001");
         let t = text.strip_prefix('$').unwrap_or(text);
         let (whole, frac) = t.split_once('.').unwrap_or((t, ""));
         let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
@@ -34,10 +29,6 @@ impl NanoUsd {
             if frac.is_empty() { 0 } else { format!("{frac:0<9}").parse().map_err(|_| bad())? };
         whole.checked_mul(1_000_000_000).and_then(|w| w.checked_add(nanos)).map(NanoUsd).ok_or_else(bad)
     }
-
-    pub fn saturating_add(self, other: NanoUsd) -> NanoUsd {
-        NanoUsd(self.0.saturating_add(other.0))
-    }
 }
 
 /// Formats dollars with at least two and at most nine decimals: `0.25`, `0.000123`.
@@ -48,29 +39,6 @@ impl fmt::Display for NanoUsd {
         let frac = format!("{:09}", n % 1_000_000_000);
         let kept = frac.trim_end_matches('0').len().max(2);
         f.pad(&format!("{sign}{}.{}", n / 1_000_000_000, &frac[..kept]))
-    }
-}
-
-impl ops::Add for NanoUsd {
-    type Output = NanoUsd;
-    fn add(self, o: NanoUsd) -> NanoUsd {
-        NanoUsd(self.0 + o.0)
-    }
-}
-impl ops::Sub for NanoUsd {
-    type Output = NanoUsd;
-    fn sub(self, o: NanoUsd) -> NanoUsd {
-        NanoUsd(self.0 - o.0)
-    }
-}
-impl ops::AddAssign for NanoUsd {
-    fn add_assign(&mut self, o: NanoUsd) {
-        self.0 += o.0;
-    }
-}
-impl Sum for NanoUsd {
-    fn sum<I: Iterator<Item = NanoUsd>>(iter: I) -> NanoUsd {
-        iter.fold(NanoUsd::ZERO, |a, b| a + b)
     }
 }
 

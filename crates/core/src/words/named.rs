@@ -1,4 +1,4 @@
-//! Enums whose variants have names.
+//! Types that have a text: enums whose variants have names, and values that are stored as they are written.
 
 /// Defines enums whose variants have stable names, with `ALL`, `name` and `parse`.
 #[macro_export]
@@ -19,6 +19,25 @@ macro_rules! named {
             /// Returns the variant with this name; `None` if there is none.
             pub fn parse(text: &str) -> Option<$Enum> {
                 Self::ALL.into_iter().find(|one| one.name() == text)
+            }
+        }
+    )+};
+}
+
+/// Stores types as their text: what `Display` writes, and `FromStr` checks and reads.
+#[macro_export]
+macro_rules! stored_as_text {
+    ($($Type:ty),+) => {$(
+        impl serde::Serialize for $Type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $Type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text: String = serde::Deserialize::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
             }
         }
     )+};

@@ -1,25 +1,6 @@
 //! Sizes as people type them, `64MiB`, and bytes as the domain counts them.
 
-/// Error for a text that is no size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a size: {text:?}: {reason} (wanted for example 64MiB, 500KB or 4096B)")]
-pub struct BadSize {
-    pub text: String,
-    pub reason: BadSizeReason,
-}
-
-/// Reason why a text is no size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSizeReason {
-    #[error("it does not start with a whole number")]
-    NoNumber,
-    #[error("it has no unit")]
-    NoUnit,
-    #[error("unknown unit {unit:?}, not one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB")]
-    UnknownUnit { unit: String },
-    #[error("it is over {} bytes", u64::MAX)]
-    TooLarge,
-}
+use crate::words::{BadText, bad::start_of};
 
 /// Units, largest first. The decimal ones are read but never written.
 const UNITS: [(&str, u64); 9] = [
@@ -37,22 +18,24 @@ const UNITS: [(&str, u64); 9] = [
 /// Reads a whole number and a unit, in either case: `64MiB` is 67,108,864, `64MB` is 64,000,000.
 ///
 /// Returns bytes. `64M` is refused because it may mean either, and a limit is no place to guess.
-pub fn parse_bytes(text: &str) -> Result<u64, BadSize> {
-    read_bytes(text).map_err(|reason| BadSize { text: text.chars().take(40).collect(), reason })
+pub fn parse_bytes(text: &str) -> Result<u64, BadText> {
+    let wanted = "for example 64MiB, 500KB or 4096B";
+    read_bytes(text).map_err(|why| BadText::new("a size", text, wanted).because(&why))
 }
 
-fn read_bytes(text: &str) -> Result<u64, BadSizeReason> {
+fn read_bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     if number.is_empty() {
-        return Err(BadSizeReason::NoNumber);
+        return Err("it does not start with a whole number".into());
     }
     if unit.is_empty() {
-        return Err(BadSizeReason::NoUnit);
+        return Err("it has no unit".into());
     }
-    let size = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-    let (_, size) =
-        size.ok_or_else(|| BadSizeReason::UnknownUnit { unit: unit.chars().take(40).collect() })?;
-    number.parse::<u64>().ok().and_then(|n| n.checked_mul(*size)).ok_or(BadSizeReason::TooLarge)
+    let (_, size) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(|| {
+        format!("unknown unit {:?}, not one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB", start_of(unit))
+    })?;
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(*size));
+    bytes.ok_or_else(|| format!("it is over {} bytes", u64::MAX))
 }
 
 /// Writes bytes exactly, in the largest binary unit that divides them: `64MiB`, `1500B`.

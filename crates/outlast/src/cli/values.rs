@@ -9,8 +9,8 @@ use clap::{
 use outlast_core::{
     engine::state::transaction::Conflicts,
     envelope::unit::{Limits, Unit},
-    reads::spend::{BadGrouping, Grouping},
-    words::{duration, money::NanoUsd, size},
+    reads::spend::Grouping,
+    words::{BadText, duration, money::NanoUsd, size},
 };
 
 use super::supervise::{Argv, Orphans};
@@ -40,11 +40,7 @@ impl Limit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     #[error(transparent)]
-    Usd(#[from] outlast_core::words::money::BadAmount),
-    #[error(transparent)]
-    Duration(#[from] duration::BadDuration),
-    #[error(transparent)]
-    Size(#[from] size::BadSize),
+    Text(#[from] BadText),
     #[error(transparent)]
     Moment(#[from] BadMoment),
     #[error("not a whole number: {text:?} (wanted for example 20)")]
@@ -71,8 +67,6 @@ pub enum BadValue {
     Program { text: String },
     #[error("not a share of a processor: {text:?} (wanted for example 150%)")]
     Percent { text: String },
-    #[error(transparent)]
-    Grouping(#[from] BadGrouping),
 }
 
 /// Returns the start of a text, long enough to recognise the text.

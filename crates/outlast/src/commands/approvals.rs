@@ -2,9 +2,10 @@
 
 use outlast_core::{
     engine::{self, approval::DecideApproval},
-    journal::approval::{self, ApprovalId, Status},
+    journal::approval::{ApprovalId, Status},
     reads::{self, approvals::View},
     store::filter::ApprovalFilter as Filter,
+    words::BadText,
 };
 
 use super::prelude::*;
@@ -88,7 +89,7 @@ pub fn approvals(args: &ApprovalsArgs, Desk { store, page, .. }: Desk) -> Result
 /// Decides one approval in a person's name; `by` names the person and the channel (see `ActDetail::by`).
 /// Errors: those of `DecideApproval`.
 pub fn approve(args: &ApproveArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
-    let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| {
+    let id: ApprovalId = args.id.parse().map_err(|e: BadText| {
         CliError::usage(e.to_string(), Some("`outlast approvals` lists what waits for a decision"))
     })?;
     let unknown = || store::Error::from(engine::Error::UnknownApproval { id: args.id.clone() });

@@ -17,7 +17,7 @@ const WIDTH: usize = 160;
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, &view.run.id);
     let attempts = store.attempts(no)?;
-    let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
+    let rules = reads::runs::masks(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, || entries::each(store, no))?
         .into_iter()
         .map(|parting| DivergedRequests::gather(store, no, parting, &rules))

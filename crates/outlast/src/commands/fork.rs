@@ -156,7 +156,7 @@ fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 
 /// Reads a fork point from the command line: first as a snapshot's name, then an attempt's number, then a time.
 fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
-    if reads::snapshots::named(store, &view.run.id, word)?.is_none()
+    if reads::places::snapshot(store, &view.run.id, word)?.is_none()
         && let Ok(no) = word.parse::<i64>()
     {
         return Ok(Point::Attempt(AttemptNo(no)));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use outlast_core::{
     engine,
-    reads::{forks::Point, runs, snapshots},
+    reads::{forks::Point, places, runs},
     run::status::Status,
     store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo},
@@ -274,7 +274,7 @@ fn is_job(view: RunView) -> Result<RunView, CliError> {
 ///
 /// Any other word is returned as the name of a snapshot, which does not exist. Errors: of the store.
 pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, store::Error> {
-    if snapshots::named(store, &view.run.id, word)?.is_none()
+    if places::snapshot(store, &view.run.id, word)?.is_none()
         && let Ok(when) = time::parse_when(word)
     {
         return Ok(Point::Time(when.resolve(store.now()?)));

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     envelope::{Whose, unit::Unit},
-    reads::resume,
+    reads::runs::resume_commands,
     run::status::Status,
     store::RunView,
     words::{
@@ -200,7 +200,7 @@ fn waiting(view: &RunView, word: &str) -> Next {
 
 fn halted(view: &RunView, id: &str) -> Next {
     let then = if view.spec.command.is_none() { "" } else { ", resume" };
-    let resume = resume::commands(view, id);
+    let resume = resume_commands(view, id);
     let Some(halt) = &view.run.halt else {
         return told("raise its budget", "give it room in its budget", resume);
     };

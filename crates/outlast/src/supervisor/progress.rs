@@ -12,7 +12,7 @@ use std::{
 };
 
 use outlast_core::{
-    reads::keys,
+    reads::places,
     state::{At, run_namespace},
     store::{self, Store},
     words::{digest::Digest, id::RunId},
@@ -59,7 +59,7 @@ pub fn mark(place: &Directory<'_>, store: &dyn Store, run: &RunId) -> Result<Mar
 /// Returns the names and values of the run's task context as bytes; `None` if the context is empty.
 fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
     let mut told = Vec::new();
-    for item in keys::all(store, &run_namespace(run), CONTEXT, At::default())? {
+    for item in places::keys(store, &run_namespace(run), CONTEXT, At::default())? {
         for part in [item.key.as_bytes(), &item.value.unwrap_or_default()] {
             told.extend((part.len() as u64).to_le_bytes());
             told.extend(part);

@@ -9,9 +9,10 @@ use std::{
 };
 
 use outlast_core::{
-    call::shares::TAKEN_US,
+    call::shares::{Shares, TAKEN_US},
     engine,
-    reads::shares,
+    reads::rows,
+    state::Table,
     store::{Ask as _, Durability, Error},
 };
 use serde_json::Value;
@@ -189,11 +190,11 @@ fn the_share_of_a_killed_server_is_taken_over_when_its_calls_cannot_be_at_the_pr
     // As if the minute were over: nobody waits for one here. The server that is left may write between read and write.
     let store = both.hosts.store();
     until("the time is set back", || {
-        let mut kept = shares::find(&*store, "openai").unwrap();
-        for gone_at in kept.shares.held.iter_mut().filter_map(|held| held.gone_at.as_mut()) {
+        let mut kept = rows::kept::<Shares>(&*store, Table::Shares, "openai").unwrap();
+        for gone_at in kept.row.held.iter_mut().filter_map(|held| held.gone_at.as_mut()) {
             gone_at.0 -= TAKEN_US;
         }
-        let put = shares::put("openai", &kept.shares, kept.version).unwrap();
+        let put = rows::put(Table::Shares, "openai", &kept.row, kept.version).unwrap();
         match store.run_verb(put, Durability::Synced) {
             Ok(_) => Some(()),
             Err(Error::Engine(engine::Error::Conflict { .. })) => None,

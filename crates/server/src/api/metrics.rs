@@ -202,7 +202,7 @@ mod tests {
             acts: Vec::new(),
         };
         let mut envelope = budget.opening(EnvelopeNo(1), Micros(0));
-        envelope.post(&Amounts::of(1_500_000_001, 7).with(Unit::Calls, 3));
+        envelope.spent += Amounts::of(1_500_000_001, 7).with(Unit::Calls, 3);
         let views = [BudgetView { budget, envelope: Some(envelope) }];
         let told = budgets(&views, Micros(DAY - 1));
         for wanted in [

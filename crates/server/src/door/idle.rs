@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outlast_core::{
     engine::run::tell::{Tell, Word},
-    reads::idle::idle_since,
+    reads::runs::idle_since,
     run::status::Status,
     store::{self, Ask as _, Durability},
 };

@@ -12,13 +12,14 @@ use outlast_core::{
     },
     engine,
     envelope::ceiling::Ceilings,
-    reads::plans,
+    reads::rows,
     run::instance::Life,
+    state::Table,
     store::{Ask as _, Durability, Error, Store},
     words::{
+        Map,
         digest::Digest,
         id::{InstanceNo, Micros},
-        map::Map,
     },
 };
 use parking_lot::Mutex;
@@ -169,7 +170,7 @@ pub async fn enter(
 /// Returns those processes with calls in flight under the login that are dead.
 fn dead(store: &dyn Store, login: &str) -> Result<Vec<InstanceNo>, Error> {
     let mut dead = Vec::new();
-    for no in plans::find(store, login)?.plan.in_flight() {
+    for no in rows::kept::<Plan>(store, Table::Plans, login)?.row.in_flight() {
         if store.instance(no)?.is_none_or(|instance| instance.life != Life::Live) {
             dead.push(no);
         }
@@ -201,13 +202,13 @@ async fn change<T>(
     with: impl Fn(&mut Plan, Micros) -> T,
 ) -> Result<T, Error> {
     loop {
-        let kept = plans::find(store, login)?;
-        let mut plan = kept.plan.clone();
+        let kept = rows::kept::<Plan>(store, Table::Plans, login)?;
+        let mut plan = kept.row.clone();
         let answer = with(&mut plan, store.now()?);
-        if plan == kept.plan {
+        if plan == kept.row {
             return Ok(answer);
         }
-        let put = plans::put(login, &plan, kept.version)?;
+        let put = rows::put(Table::Plans, login, &plan, kept.version)?;
         match store.ask(put, Durability::Committed).await {
             Ok(_) => {}
             Err(Error::Engine(engine::Error::Conflict { .. })) => continue,

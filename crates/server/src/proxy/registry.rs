@@ -19,8 +19,8 @@ use outlast_core::{
         exchange,
     },
     words::{
+        Map,
         id::{AttemptNo, RunNo, Seq},
-        map::Map,
     },
 };
 use parking_lot::Mutex;

@@ -13,10 +13,10 @@ use outlast_core::{
     price::Usual,
     store::Store,
     words::{
+        Map,
         clock::Clock,
         digest::Digest,
         id::{AttemptNo, RunNo, Seq},
-        map::Map,
         usage::Usage,
     },
 };

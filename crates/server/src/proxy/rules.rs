@@ -19,7 +19,7 @@ pub struct Compiled(Mutex<BTreeMap<Masks, Arc<Rules>>>);
 impl Compiled {
     /// Returns the masks of the run, compiled. Errors: the store's; masks that cannot be compiled.
     pub fn of(&self, store: &dyn Store, view: &RunView) -> Result<Arc<Rules>, Error> {
-        let masks = reads::masks::of(store, view)?;
+        let masks = reads::runs::masks(store, view)?;
         if let Some(rules) = self.0.lock().get(&masks) {
             return Ok(rules.clone());
         }

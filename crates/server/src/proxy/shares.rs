@@ -16,7 +16,8 @@ use outlast_core::{
         shares::{Pace, Part, Server, Shares},
     },
     engine,
-    reads::shares,
+    reads::rows,
+    state::Table,
     store::{Ask as _, Durability, Error},
     words::id::{InstanceNo, Micros},
 };
@@ -163,13 +164,14 @@ fn change<T>(
 ) -> Result<T, Error> {
     let store = host.store.as_ref();
     loop {
-        let kept = shares::find(store, name)?;
-        let mut shares = kept.shares.clone();
+        let kept = rows::kept::<Shares>(store, Table::Shares, name)?;
+        let mut shares = kept.row.clone();
         let answer = with(&mut shares)?;
-        if shares == kept.shares {
+        if shares == kept.row {
             return Ok(answer);
         }
-        match store.ask(shares::put(name, &shares, kept.version)?, Durability::Synced).wait() {
+        let put = rows::put(Table::Shares, name, &shares, kept.version)?;
+        match store.ask(put, Durability::Synced).wait() {
             Ok(_) => {}
             Err(Error::Engine(engine::Error::Conflict { .. })) => continue,
             Err(e) => return Err(e),

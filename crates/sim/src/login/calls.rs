@@ -1,8 +1,9 @@
 //! Agents of the world and the life of a call: held or not, let go by the plan, opened, answered, billed.
 
 use outlast_core::{
-    call::plan::{CallId, Verdict},
-    reads::plans,
+    call::plan::{CallId, Plan, Verdict},
+    reads::rows,
+    state::Table,
     store::Error,
 };
 
@@ -12,7 +13,7 @@ use super::{
     truth::Head,
     waiting::{LOOK_MS, Memory, Waiting},
 };
-use crate::rng::Rng;
+use crate::Rng;
 
 /// Number of times that a client asks the same again because no answer came.
 const MOST_TRIES: u32 = 4;
@@ -156,7 +157,7 @@ impl Login {
                 self.engine.saw("plan waits");
                 let is_calm = self.stirred_ms + CALM_MS < self.engine.now_ms();
                 if is_calm && self.agents.iter().all(|agent| agent.under_way.is_none()) {
-                    let kept = plans::find(&*self.engine.disk, LOGIN);
+                    let kept = rows::kept::<Plan>(&*self.engine.disk, Table::Plans, LOGIN);
                     self.engine.say(|| format!("{kept:?}"));
                     let wrong = format!("P4: a call of run {agent} waits for others, and none is under way");
                     self.engine.breaks(Some(wrong));

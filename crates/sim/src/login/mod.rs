@@ -19,11 +19,7 @@ use self::{
     plan::{Change, Then, Whose},
     truth::{Head, Truth},
 };
-use crate::{
-    engine::{AN_HOUR, Engine, Play, Scene, play},
-    fleet::{Fleet, Server, ServerEvent},
-    rng::Rng,
-};
+use crate::{AN_HOUR, Engine, Fleet, Play, Rng, Scene, Server, ServerEvent, play};
 
 /// Time within which nothing new has to go wrong before a call may be said to wait for nobody, in milliseconds.
 const CALM_MS: u64 = 60_000;

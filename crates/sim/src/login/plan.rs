@@ -4,15 +4,15 @@ use outlast_core::{
     call::plan::{CallId, Heard, Plan, Verdict},
     engine::{self, Change as Write, Put, PutRow},
     envelope::Ceilings,
-    reads::plans,
+    reads::rows,
     run::Life,
-    state::Name,
+    state::{Name, Table},
     store::{Durability, Error, Store as _},
     words::InstanceNo,
 };
 
 use super::{Event, Login, truth::Head};
-use crate::{bug::Bug, fleet::Fleet as _};
+use crate::{Bug, Fleet as _};
 
 pub const LOGIN: &str = "anthropic:simulated";
 
@@ -80,8 +80,8 @@ impl Login {
         change: &Change,
     ) -> Result<(Option<Verdict>, Option<PutRow>), Error> {
         let (bug, at) = (self.engine.bug, &self.servers[server]);
-        let kept = at.store.read(|disk| plans::find(disk, LOGIN))?;
-        let (mut plan, now) = (kept.plan.clone(), self.engine.now());
+        let kept = at.store.read(|disk| rows::kept::<Plan>(disk, Table::Plans, LOGIN))?;
+        let (mut plan, now) = (kept.row.clone(), self.engine.now());
         let mut verdict = None;
         match change {
             Change::Enter => {
@@ -115,10 +115,10 @@ impl Login {
             }
             Change::NeverLeft => plan.never_left(id),
         }
-        if plan == kept.plan {
+        if plan == kept.row {
             return Ok((verdict, None));
         }
-        let mut put = plans::put(LOGIN, &plan, kept.version)?;
+        let mut put = rows::put(Table::Plans, LOGIN, &plan, kept.version)?;
         if bug == Some(Bug::PlanWrittenBlind) {
             put.expected = None;
         }

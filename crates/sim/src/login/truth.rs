@@ -6,7 +6,7 @@ use outlast_core::{
     words::Micros,
 };
 
-use crate::rng::Rng;
+use crate::Rng;
 
 const FIVE_HOURS: Length = Length(300);
 

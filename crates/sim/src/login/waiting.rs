@@ -8,7 +8,7 @@ use outlast_core::{
     words::{AttemptNo, Digest, Micros, Seq},
 };
 
-use crate::{bug::Bug, rng::Rng};
+use crate::{Bug, Rng};
 
 /// Pause between two looks at what a held call waits for, in milliseconds.
 pub const LOOK_MS: u64 = 1_000;

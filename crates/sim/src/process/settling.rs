@@ -1,6 +1,9 @@
-//! Store side of a process: groups, tickets, heartbeats, verdicts.
+//! Store side of a process: groups, tickets, heartbeats, verdicts; and the operations of workers, which go to the store as a
+//! library's in the same process do.
 
 use std::sync::Arc;
+
+use outlast_store::group::Step;
 
 use outlast_core::{
     call::{
@@ -14,25 +17,16 @@ use outlast_core::{
         ProviderAnswered, Raise, Register,
     },
     envelope::{Limits, PerUnit, Unit},
-    journal::{Entry, State},
+    journal::{Entry, Opening, State},
     memory::Tables,
     run::{Identity, Life, Run, Status},
     state::run_namespace,
     store::{Durability, Error, Store},
     words::{Clock as _, RunNo, Slot},
 };
-use outlast_store::group::Step;
 
-use super::{
-    Pending, Process, Then, refuse,
-    work::{did, note_error},
-};
-use crate::{
-    bug::Bug,
-    happening::{ToAgent, ToProcess, ToWorker},
-    outside::Outside,
-    store::resolved,
-};
+use super::{Pending, Process, Then, refuse};
+use crate::{Bug, How, Outside, ToAgent, ToProcess, ToWorker, Whose, resolved};
 
 const TICK_MS: u64 = HEARTBEAT_MS;
 
@@ -141,25 +135,25 @@ impl Process {
     /// Runs the writer's next group. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
-        if self.store.has_crashed() {
+        if self.store.line.lock().crashed {
             return out.process_died(self.index);
         }
-        if self.store.is_away() && out.engine.rng.chance(70) {
+        if self.store.line.lock().away && out.engine.rng.chance(70) {
             // The writer goes on trying for a while before it reports that the store is away.
             let wait = out.engine.rng.between(200, 1_500);
             return self.commit_in(wait, out);
         }
-        self.store.plan(out.draw_faults(self.pending.iter().map(|p| &p.op)));
+        self.store.line.lock().plan = out.draw_faults(self.pending.iter().map(|p| &p.op));
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
         let (step, trail) = self.store.step(out.engine.now_ms());
-        if self.store.is_torn() {
+        if self.store.line.lock().torn {
             out.oracle.torn(self.index);
         }
         out.oracle.removals(&trail);
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
             out.oracle.check_tables(&out.engine.disk, &out.provider);
         }
-        if self.store.has_crashed() {
+        if self.store.line.lock().crashed {
             return out.process_died(self.index);
         }
         note_statuses(&trail, out);
@@ -379,5 +373,101 @@ fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
         Ok(Outcome::Forgotten(Forgot::Gone)) => out.engine.saw("removed"),
         Ok(Outcome::Kept(())) => out.engine.saw("part stored"),
         Ok(_) => {}
+    }
+}
+
+impl Process {
+    pub(super) fn worker_claims(&mut self, worker: usize, life: u32, run: RunNo, out: &mut Outside) {
+        let whose = Whose { worker, life, task: None };
+        let Some(instance) = self.membership.instance() else {
+            return out.to_worker(1, worker, life, ToWorker::Claimed(self.instance, Err(Error::Closed)));
+        };
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: life > 0 };
+        self.queue(claim, Durability::Synced, Then::WorkerClaimed(whose), out);
+    }
+
+    /// Submits an operation of a worker.
+    pub(super) fn work(&mut self, whose: Whose, op: Op, how: How, out: &mut Outside) {
+        let op = self.tampered(op, out);
+        let (op, durability) = match how {
+            How::Submitted(durability) => (op, durability),
+            How::Ahead => match self.ahead(op, out) {
+                Ok(result) => {
+                    out.engine.saw("ahead");
+                    note_error(&result, out);
+                    self.commit_in(100, out);
+                    return did(whose, result, out);
+                }
+                Err(op) => (op, Durability::Committed),
+            },
+        };
+        if durability == Durability::Synced && out.engine.rng.chance(30) {
+            return self.here(op, Then::Worked(whose), out);
+        }
+        self.queue(op, durability, Then::Worked(whose), out);
+    }
+
+    /// Submits an operation on the caller's own thread, which runs it at once if nothing else waits.
+    fn here(&mut self, op: Op, then: Then, out: &mut Outside) {
+        self.store.line.lock().plan = out.draw_faults(std::iter::once(&op));
+        let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.engine.now_ms());
+        let submitted_ms = out.engine.now_ms();
+        let receiving = Vec::new();
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, submitted_ms, receiving });
+        self.commit(out);
+    }
+
+    fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
+        match out.engine.bug {
+            Some(Bug::AheadLost) => self.store.ahead_and_forgotten(op, out.engine.now_ms()),
+            _ => self.store.ahead(op, out.engine.now_ms()),
+        }
+    }
+
+    /// Changes a worker's operation as the planted defect demands.
+    fn tampered(&mut self, mut op: Op, out: &mut Outside) -> Op {
+        match (&mut op, out.engine.bug) {
+            (Op::Put(put), Some(Bug::SwapIgnored)) => {
+                put.changes.iter_mut().for_each(|change| change.expected = None);
+            }
+            (Op::NextTry(_), Some(Bug::TryCountedTwice)) => {
+                self.queue(op.clone(), Durability::Committed, Then::Noted, out);
+            }
+            (Op::NextTry(next), Some(Bug::NumberReused)) => by_number(&mut next.opening, out),
+            (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
+            (Op::ReserveTool(reserve), Some(Bug::ToolSentAgain)) => reserve.repeatable = true,
+            (Op::ReserveTool(reserve), Some(Bug::ToolIdOfTheLife)) => {
+                let life = reserve.actor.instance;
+                reserve.id.iter_mut().for_each(|id| id.push_str(&format!(" {life}")));
+            }
+            (Op::Record(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
+            (Op::RecordItem(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
+            _ => {}
+        }
+        op
+    }
+}
+
+/// Replaces an opening by the one that has its number now.
+fn by_number(opening: &mut Opening, out: &Outside) {
+    let here =
+        out.engine.disk.inspect(|t, _| t.entries.get(&(opening.run, opening.seq)).and_then(Opening::of));
+    *opening = here.unwrap_or(*opening);
+}
+
+/// Passes the outcome of a worker's operation to the worker.
+pub(super) fn did(whose: Whose, result: Result<Outcome, Error>, out: &mut Outside) {
+    let input = match whose.task {
+        Some(task) => ToWorker::Did(task, result),
+        None => ToWorker::End(result),
+    };
+    out.to_worker(1, whose.worker, whose.life, input);
+}
+
+/// Counts the errors of the engine, by their variants.
+pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
+    if let Err(Error::Engine(e)) = result {
+        let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+        out.engine.saw(&format!("error {name}"));
     }
 }

@@ -12,14 +12,16 @@ use outlast_core::{
         rates::{Rates, Turn, Wants},
         shares::{Held, Pace, Part, Server as Settler, Shares},
     },
-    reads::shares,
+    memory::MemoryStore,
+    reads::rows,
     run::Life,
-    store::{Durability, Store as _},
+    state::Table,
+    store::{Durability, Error, Store as _},
     words::{Digest, InstanceNo},
 };
 
 use super::Event;
-use crate::{bug::Bug, engine::Engine, fleet::Server};
+use crate::{Bug, Engine, Server};
 
 pub const UPSTREAM: &str = "openai";
 
@@ -86,7 +88,7 @@ impl Lane {
         engine: &Engine<Event>,
     ) -> Option<Shares> {
         let (now_ms, now, bug) = (engine.now_ms(), engine.now(), engine.bug);
-        let read = server.store.read(|disk| Ok((shares::find(disk, UPSTREAM)?, disk.live_instances()?)));
+        let read = server.store.read(|disk| Ok((kept(disk)?, disk.live_instances()?)));
         let Ok((kept, live)) = read else {
             if now_ms.saturating_sub(self.contact_ms) >= TRUST_MS {
                 self.takes(Part::default());
@@ -106,7 +108,7 @@ impl Lane {
         }
         let former = self.held_as.filter(|former| *former != no);
         let settler = Settler { no, former, limit, now };
-        let mut shares = kept.shares.clone();
+        let mut shares = kept.row.clone();
         if bug == Some(Bug::DeadShareFreed) {
             shares.held.retain(|h| is_live(h.server) || Some(h.server) == former);
         }
@@ -123,11 +125,11 @@ impl Lane {
             }
         });
         put_back(&mut shares, aside);
-        if shares == kept.shares {
+        if shares == kept.row {
             self.settled(Then(part, no));
             return None;
         }
-        let put = shares::put(UPSTREAM, &shares, kept.version).ok()?;
+        let put = rows::put(Table::Shares, UPSTREAM, &shares, kept.version).ok()?;
         server.queue(put, Durability::Synced, Then(part, no), now_ms);
         Some(shares)
     }
@@ -172,6 +174,12 @@ impl Lane {
         self.rates.share(Arc::new([(UPSTREAM.to_owned(), part)].into()));
     }
 }
+
+/// Reads the shares of the upstream.
+pub fn kept(disk: &MemoryStore) -> Result<rows::Kept<Shares>, Error> {
+    rows::kept(disk, Table::Shares, UPSTREAM)
+}
+
 fn wants(call: &Call, limit: Pace) -> Arc<Wants> {
     Arc::new(Wants {
         upstream: UPSTREAM.into(),

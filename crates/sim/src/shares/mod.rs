@@ -12,17 +12,14 @@ use std::collections::{BTreeSet, VecDeque};
 use outlast_core::{
     call::shares::{Held, Pace, TAKEN_US},
     engine::{self, Outcome},
-    reads::shares,
+    reads::rows,
+    state::Table,
     store::{Ask as _, Durability, Error},
     words::InstanceNo,
 };
 
-use self::lane::{Call, Lane, Then, UPSTREAM};
-use crate::{
-    engine::{AN_HOUR, Engine, Play, Scene, play},
-    fleet::{Fleet, Server, ServerEvent},
-    rng::Rng,
-};
+use self::lane::{Call, Lane, Then, UPSTREAM, kept};
+use crate::{AN_HOUR, Engine, Fleet, Play, Rng, Scene, Server, ServerEvent, play};
 
 /// Time in which calls come and servers are troubled.
 const BUSY_MS: u64 = 300_000;
@@ -164,8 +161,7 @@ impl Sharing {
 
     fn settle(&mut self, server: usize) {
         let now = self.engine.now();
-        let before =
-            shares::find(&*self.engine.disk, UPSTREAM).map(|kept| kept.shares.held).unwrap_or_default();
+        let before = kept(&self.engine.disk).map(|kept| kept.row.held).unwrap_or_default();
         let limit = self.provider.limit;
         let written = self.lanes[server].settle(&mut self.servers[server], limit, &self.engine);
         if let Some(shares) = written {
@@ -213,12 +209,12 @@ impl Sharing {
     /// Ends a server that gives its share up and leaves the store.
     fn stop(&mut self, server: usize) {
         let at = &self.servers[server];
-        let Some(no) = at.instance.filter(|_| !at.store.is_away()) else { return self.kill(server) };
+        let Some(no) = at.instance.filter(|_| !at.store.line.lock().away) else { return self.kill(server) };
         let used = self.lanes[server].used(self.engine.now_ms());
         let disk = &self.engine.disk;
-        let left = shares::find(&**disk, UPSTREAM).and_then(|mut kept| {
-            kept.shares.leave(no, &used, self.engine.now());
-            let put = shares::put(UPSTREAM, &kept.shares, kept.version)?;
+        let left = kept(disk).and_then(|mut kept| {
+            kept.row.leave(no, &used, self.engine.now());
+            let put = rows::put(Table::Shares, UPSTREAM, &kept.row, kept.version)?;
             disk.ask(put, Durability::Synced).wait()
         });
         if left.is_ok() {

@@ -17,12 +17,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, Ticket},
     words::{Digest, ManualClock, MatchKey, Micros, RunId, ServiceTier, Slot, Usage},
 };
-use outlast_sim::{
-    Bug,
-    backend::{Fault, Why},
-    rng::Rng,
-    store::{FaultStore, resolved},
-};
+use outlast_sim::{Bug, Fault, FaultStore, Rng, Why, resolved};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 const HISTORIES: u64 = 150;
@@ -309,7 +304,7 @@ fn is_linearizable<T: Trial>(mut trial: T, bug: Option<Bug>, seed: u64) -> bool 
             continue;
         }
         let process = rng.below(2) as usize;
-        stores[process].plan(fault(&rng));
+        stores[process].line.lock().plan = fault(&rng);
         stores[process].step(0);
         for client in clients.iter_mut().filter(|c| c.process == process) {
             let Some((mut ticket, thread)) = client.pending.take() else { continue };

@@ -103,12 +103,10 @@ pub fn news(known: &Known, loaded: &Loaded) -> News {
     let frees =
         |after: &Envelope| known.envelopes.get(&after.no).is_some_and(|row| gives_room(&row.value, after));
     let is_over = |entry: &Entry| entry.state != State::Open && entry.call.as_ref().is_some_and(|c| c.joined);
-    News {
-        room: loaded.envelopes.iter().any(|row| frees(&row.value)),
-        events: !loaded.events.is_empty(),
-        state: !loaded.state.versions.is_empty(),
-        joined: loaded.entries.iter().any(|row| row.touch != Touch::Read && is_over(&row.value)),
-    }
+    News::ROOM.when(loaded.envelopes.iter().any(|row| frees(&row.value)))
+        | News::EVENTS.when(!loaded.events.is_empty())
+        | News::STATE.when(!loaded.state.versions.is_empty())
+        | News::JOINED.when(loaded.entries.iter().any(|row| row.touch != Touch::Read && is_over(&row.value)))
 }
 
 fn gives_room(before: &Envelope, after: &Envelope) -> bool {

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use outlast_core::{
     engine::loaded::{Loaded, Need},
     envelope::budget::Budget,
-    store::edges::Edges,
+    store::load::Edges,
     words::{
         id::{EnvelopeNo, InstanceNo, Micros, RunNo},
         row::{Row, Touch},

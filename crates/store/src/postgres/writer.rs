@@ -16,8 +16,7 @@ use outlast_core::{
     run::{Run, instance::Instance},
     store::{
         Error, News,
-        edges::Edges,
-        load::{Fetch, Key, Together},
+        load::{Edges, Fetch, Key, Together},
     },
     words::{
         clock::Clock,

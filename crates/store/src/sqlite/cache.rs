@@ -14,8 +14,8 @@ use outlast_core::{
         instance::{Instance, Lease},
     },
     words::{
+        Map,
         id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
-        map::Map,
         row::{Row, Touch},
     },
 };

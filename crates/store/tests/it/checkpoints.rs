@@ -7,7 +7,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     journal::{Kind, Role, payload::Payload},
-    reads::checkpoints::newest_saved,
+    reads::entries::newest_saved,
     run::status::Status,
     store::Sought,
     words::id::Seq,

@@ -7,7 +7,7 @@ use outlast_core::{
         pause::Hold,
         tell::{Tell, Word},
     },
-    envelope::{Refusal, evidence::Evidence, unit::Unit},
+    envelope::{Evidence, Refusal, unit::Unit},
     events::{Event, EventQuery, Kind},
     run::{Command, Prices, Spec, Unpriced, status::Status},
     words::id::{Micros, RunNo, Seq},

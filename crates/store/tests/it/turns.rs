@@ -44,7 +44,7 @@ fn fresh(p: &Process, run: RunNo) -> Agent {
 
 /// Returns the input with which iteration `no` began.
 fn input(s: &Stage, run: RunNo, no: i64) -> Option<String> {
-    let kept = reads::iterations::input(&*s.store(), run, no).unwrap()?;
+    let kept = reads::entries::iteration_input(&*s.store(), run, no).unwrap()?;
     Some(kept.map_or_else(String::new, |p| String::from_utf8(p.decode().unwrap().to_vec()).unwrap()))
 }
 

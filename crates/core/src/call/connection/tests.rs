@@ -1,6 +1,8 @@
-use super::{Action as A, Event as E, *};
+use super::{Action as A, Event as E, ForClient as D, *};
 use crate::{
+    call::Broken,
     engine,
+    journal::Opening,
     words::{Micros, OpNo, RunNo},
 };
 
@@ -56,22 +58,22 @@ fn check(mut c: Connection, events: &[E], want: &[A]) -> Connection {
 }
 
 /// Other processes may have the answer.
-const RETURN: A = A::ReturnAnswer(SEQ);
+const RETURN: A = A::Host(D::GiveBack(SEQ));
 const ARRIVED: E = E::Arrived { stuck: false };
 
 #[test]
 fn a_new_call_is_taken_before_the_next_identical_request_is_decided() {
     check(connection(), &[ARRIVED], &[A::LineUp]);
     check(connection(), &[ARRIVED, E::Turn], &[A::Admit]);
-    let open = A::Open { opening: OPENING, cap: None };
+    let open = A::Host(D::Open { opening: OPENING, cap: None });
     check(connection(), &[ARRIVED, E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, open]);
 }
 
 #[test]
 fn an_answer_is_delivered_when_it_is_flushed_whole_and_marked_before_it_is_given_back() {
     let begun = [ARRIVED, E::Turn, go(), seen(Visible::Frames(2)), answered(Visible::Whole, State::Done)];
-    check(connection(), &begun, &[A::Send(Visible::Whole), A::Finish]);
-    let mark = A::MarkDelivered { seq: SEQ, count: 0, replayed: false };
+    check(connection(), &begun, &[A::Host(D::Send(Visible::Whole)), A::Host(D::Finish)]);
+    let mark = A::Host(D::Mark { seq: SEQ, count: 0, replayed: false });
     let flushed: Vec<E> = begun.into_iter().chain([E::Delivered]).collect();
     let c = check(connection(), &flushed, &[mark, A::GiveBack]);
     assert!(c.is_over());
@@ -84,31 +86,38 @@ fn an_answer_is_delivered_when_it_is_flushed_whole_and_marked_before_it_is_given
 #[test]
 fn an_error_status_is_passed_on_and_is_no_delivery() {
     let failed = [ARRIVED, E::Turn, go(), answered(Visible::Whole, State::Failed)];
-    let c = check(connection(), &failed, &[A::Send(Visible::Whole), A::Finish]);
+    let c = check(connection(), &failed, &[A::Host(D::Send(Visible::Whole)), A::Host(D::Finish)]);
     check(c, &[E::Delivered], &[A::GiveBack]);
 }
 
 #[test]
 fn a_recorded_answer_serves_without_an_exchange() {
-    let c =
-        check(connection(), &[ARRIVED, E::Turn, replay()], &[A::Take(SEQ), A::LeaveLine, A::LoadAnswer(SEQ)]);
-    let c = check(c, &[E::Loaded(Ok(()))], &[A::Send(Visible::Whole), A::Finish]);
-    let mark = A::MarkDelivered { seq: SEQ, count: 0, replayed: true };
+    let c = check(
+        connection(),
+        &[ARRIVED, E::Turn, replay()],
+        &[A::Take(SEQ), A::LeaveLine, A::Host(D::Load(SEQ))],
+    );
+    let c = check(c, &[E::Loaded(Ok(()))], &[A::Host(D::Send(Visible::Whole)), A::Host(D::Finish)]);
+    let mark = A::Host(D::Mark { seq: SEQ, count: 0, replayed: true });
     check(c, &[E::Delivered], &[mark, A::GiveBack]);
 }
 
 #[test]
 fn an_answer_that_cannot_be_read_is_refused_and_not_bought_again() {
     let e = store::Error::Corrupt { what: "payload".into() };
-    let refuse = A::Refuse(Refused::Store(e.clone()));
+    let refuse = A::Host(D::Refuse(Refused::Store(e.clone())));
     check(connection(), &[ARRIVED, E::Turn, replay(), E::Loaded(Err(e))], &[RETURN, A::GiveBack, refuse]);
 }
 
 #[test]
 fn a_call_in_flight_elsewhere_is_polled_until_it_is_closed() {
-    let c = check(connection(), &[ARRIVED, E::Turn, join(2)], &[A::Take(SEQ), A::LeaveLine, A::Poll(SEQ)]);
-    let c = check(c, &[E::Polled(Ok(State::Open))], &[A::Poll(SEQ)]);
-    check(c.clone(), &[E::Polled(Ok(State::Done))], &[A::LoadAnswer(SEQ)]);
+    let c = check(
+        connection(),
+        &[ARRIVED, E::Turn, join(2)],
+        &[A::Take(SEQ), A::LeaveLine, A::Host(D::Poll(SEQ))],
+    );
+    let c = check(c, &[E::Polled(Ok(State::Open))], &[A::Host(D::Poll(SEQ))]);
+    check(c.clone(), &[E::Polled(Ok(State::Done))], &[A::Host(D::Load(SEQ))]);
     for state in [State::Failed, State::Void, State::Unknown] {
         check(c.clone(), &[E::Polled(Ok(state))], &[A::GiveBack, A::LineUp]);
     }
@@ -126,7 +135,7 @@ fn a_joiner_that_saw_nothing_starts_again_and_the_opener_gets_the_error() {
         let end = broken(Visible::Nothing, why, Some(state));
         let joined = [ARRIVED, E::Turn, join(1), end.clone()];
         check(connection(), &joined, &[A::GiveBack, A::LineUp]);
-        let refuse = A::Refuse(Refused::Upstream(why));
+        let refuse = A::Host(D::Refuse(Refused::Upstream(why)));
         check(connection(), &[ARRIVED, E::Turn, go(), end], &[A::GiveBack, refuse]);
     }
     let refused = [ARRIVED, E::Turn, join(1), answered(Visible::Whole, State::Failed)];
@@ -137,7 +146,7 @@ fn a_joiner_that_saw_nothing_starts_again_and_the_opener_gets_the_error() {
 #[test]
 fn what_is_only_not_recorded_yet_is_not_bought_again() {
     let end = broken(Visible::Nothing, Broken::NotRecorded, None);
-    let refuse = A::Refuse(Refused::Upstream(Broken::NotRecorded));
+    let refuse = A::Host(D::Refuse(Refused::Upstream(Broken::NotRecorded)));
     for admitted in [go(), join(1)] {
         check(
             connection(),
@@ -152,7 +161,7 @@ fn a_begun_answer_that_breaks_ends_with_an_error_frame() {
     let end = broken(Visible::Frames(1), Broken::Cut, Some(State::Failed));
     for admitted in [go(), join(1)] {
         let events = [ARRIVED, E::Turn, admitted, seen(Visible::Frames(1)), end.clone()];
-        check(connection(), &events, &[A::GiveBack, A::BreakOff(Broken::Cut)]);
+        check(connection(), &events, &[A::GiveBack, A::Host(D::BreakOff(Broken::Cut))]);
     }
     // A joiner that attached late has begun nothing, whatever others saw.
     check(connection(), &[ARRIVED, E::Turn, join(1), end], &[A::GiveBack, A::LineUp]);
@@ -163,22 +172,22 @@ fn refusals_say_what_a_retry_is_good_for() {
     let lost = engine::Error::LeaseLost { id: "r".into(), attempt: 1 };
     let admitted = |r| [ARRIVED, E::Turn, E::Admitted(r)];
     let budget = Ok(Admission::Refused(refusal()));
-    check(connection(), &admitted(budget), &[A::LeaveLine, A::Refuse(Refused::Budget(refusal()))]);
-    let refuse = A::Refuse(Refused::NotAllowed(lost.clone()));
+    check(connection(), &admitted(budget), &[A::LeaveLine, A::Host(D::Refuse(Refused::Budget(refusal())))]);
+    let refuse = A::Host(D::Refuse(Refused::NotAllowed(lost.clone())));
     check(connection(), &admitted(Err(lost.into())), &[A::LeaveLine, refuse]);
-    let refuse = A::Refuse(Refused::Store(store::Error::Closed));
+    let refuse = A::Host(D::Refuse(Refused::Store(store::Error::Closed)));
     check(connection(), &admitted(Err(store::Error::Closed)), &[A::LeaveLine, A::MarkError, refuse]);
-    check(connection(), &[E::Arrived { stuck: true }], &[A::MarkError, A::Refuse(Refused::Stuck)]);
+    check(connection(), &[E::Arrived { stuck: true }], &[A::MarkError, A::Host(D::Refuse(Refused::Stuck))]);
 }
 
 #[test]
 fn a_waiter_decides_again_when_woken_and_is_told_when_its_wait_is_over() {
     let waiting = check(connection(), &[ARRIVED, E::Turn, wait()], &[A::Enqueue, A::LeaveLine]);
     let again = check(waiting.clone(), &[E::MayRetry], &[A::LineUp]);
-    let open = A::Open { opening: OPENING, cap: None };
+    let open = A::Host(D::Open { opening: OPENING, cap: None });
     check(again.clone(), &[E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, A::Dequeue, open]);
     check(again.clone(), &[E::Turn, wait()], &[A::LeaveLine]);
-    let refuse = A::Refuse(Refused::AdmissionTimeout(refusal()));
+    let refuse = A::Host(D::Refuse(Refused::AdmissionTimeout(refusal())));
     let timeout = [A::LeaveLine, A::Dequeue, A::MarkError, refuse];
     check(again, &[E::WaitOver, E::Turn, wait()], &timeout);
     check(waiting.clone(), &[E::WaitOver], &[A::LineUp]);
@@ -211,7 +220,7 @@ fn a_client_that_goes_leaves_every_line_and_what_it_opened_goes_on() {
 fn a_call_admitted_for_a_client_that_is_gone_never_leaves() {
     let gone = [ARRIVED, E::Turn, E::ClientGone];
     let c = check(connection(), &gone, &[]);
-    check(c.clone(), &[go()], &[A::LeaveLine, A::Drop(OPENING)]);
+    check(c.clone(), &[go()], &[A::LeaveLine, A::Host(D::Drop(OPENING))]);
     for taken in [replay(), join(1)] {
         check(c.clone(), &[taken], &[A::LeaveLine, RETURN, A::MarkError]);
     }
@@ -232,7 +241,7 @@ fn what_was_admitted_for_an_instance_that_was_left_is_given_up_and_asked_for_aga
         let c = check(connection(), &[ARRIVED, E::Turn, as_former(admitted)], &want);
         check(c, &[E::Turn], &[A::Admit]);
     };
-    asks_again(go(), &[A::Drop(OPENING)]);
+    asks_again(go(), &[A::Host(D::Drop(OPENING))]);
     asks_again(replay(), &[RETURN]);
     asks_again(join(1), &[RETURN]);
     asks_again(wait(), &[]);
@@ -246,9 +255,9 @@ fn a_marked_retry_uses_up_the_error_it_stands_for() {
     let c = check(
         marked,
         &[ARRIVED, E::Turn, replay()],
-        &[A::Take(SEQ), A::Retried, A::LeaveLine, A::LoadAnswer(SEQ)],
+        &[A::Take(SEQ), A::Retried, A::LeaveLine, A::Host(D::Load(SEQ))],
     );
-    let mark = A::MarkDelivered { seq: SEQ, count: 2, replayed: true };
+    let mark = A::Host(D::Mark { seq: SEQ, count: 2, replayed: true });
     check(c, &[E::Loaded(Ok(())), E::Delivered], &[mark, A::GiveBack]);
 }
 
@@ -259,7 +268,7 @@ fn a_marked_retry_uses_up_the_error_it_stands_for() {
 #[test]
 fn a_retry_that_comes_to_nothing_is_no_second_error() {
     let retry = || Connection::new(OWN, 2, false);
-    check(retry(), &[E::Arrived { stuck: true }], &[A::Refuse(Refused::Stuck)]);
+    check(retry(), &[E::Arrived { stuck: true }], &[A::Host(D::Refuse(Refused::Stuck))]);
     check(retry(), &[ARRIVED, E::ClientGone], &[A::LeaveLine]);
     check(retry(), &[ARRIVED, E::Turn, wait(), E::ClientGone], &[A::Dequeue]);
     for taken in [replay(), join(1)] {

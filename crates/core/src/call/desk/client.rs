@@ -121,27 +121,22 @@ impl Desk {
             Action::GiveBack => self.give_back(id, place, round),
             Action::MarkError => shared.taken.mark_error(place),
             Action::Retried => shared.taken.retried(place),
-            Action::Open { opening, cap } => {
-                self.opens(id, opening.seq, true);
-                round.client(id, ForClient::Open { opening, cap });
-            }
-            Action::Drop(opening) => {
-                self.opens(id, opening.seq, false);
-                round.client(id, ForClient::Drop(opening));
-                round.next.push_back(Next::Exchange((place.run, opening.seq), exchange::Event::NotSent));
-            }
-            Action::ReturnAnswer(seq) => round.client(id, ForClient::GiveBack(seq)),
-            Action::Attach(seq) => self.attach(id, (place.run, seq), round),
-            Action::Poll(seq) => round.client(id, ForClient::Poll(seq)),
-            Action::LoadAnswer(seq) => round.client(id, ForClient::Load(seq)),
-            Action::Send(visible) => round.client(id, ForClient::Send(visible)),
-            Action::Finish => round.client(id, ForClient::Finish),
-            Action::Refuse(refused) => round.client(id, ForClient::Refuse(refused)),
-            Action::BreakOff(why) => round.client(id, ForClient::BreakOff(why)),
-            Action::MarkDelivered { seq, count, replayed } => {
-                client.marking = true;
-                shared.marks.begin(place);
-                round.client(id, ForClient::Mark { seq, count, replayed });
+            Action::Host(ForClient::Attach(seq)) => self.attach(id, (place.run, seq), round),
+            Action::Host(deed) => {
+                match deed {
+                    ForClient::Open { opening, .. } => self.opens(id, opening.seq, true),
+                    ForClient::Drop(opening) => {
+                        self.opens(id, opening.seq, false);
+                        let never = Next::Exchange((place.run, opening.seq), exchange::Event::NotSent);
+                        round.next.push_back(never);
+                    }
+                    ForClient::Mark { .. } => {
+                        client.marking = true;
+                        shared.marks.begin(place);
+                    }
+                    _ => {}
+                }
+                round.client(id, deed);
             }
         }
     }

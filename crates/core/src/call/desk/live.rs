@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::{At, Desk, ForExchange, Key, Next, Round};
-use crate::call::{
-    ConnectionId, Exchange, Levels, connection,
-    exchange::{Action, Charge, Ending, Event},
-    outages::Probe,
-    rates::{Turn, Wants},
-    unrecorded::Held,
+use crate::{
+    call::{
+        ConnectionId, Exchange, FailedTry, Levels, connection,
+        exchange::{Action, Charge, Ending, Event, Failure, Silence},
+        outages::Probe,
+        rates::{Turn, Wants},
+        unrecorded::Held,
+    },
+    words::{Cause, Digest},
 };
 
 /// Exchange with the data that the desk keeps for it.
@@ -70,28 +73,22 @@ impl Desk {
             held => live.held = held,
         }
         for action in actions {
-            let deed = match action {
+            match action {
                 Action::Tell(progress) => {
                     let told = |c: &ConnectionId| Next::Client(*c, connection::Event::Progress(progress));
                     round.next.extend(live.attached.iter().map(told));
-                    continue;
                 }
-                Action::Settle { ending, error } => {
-                    live.ending = Some(ending);
-                    ForExchange::Settle { ending, error }
-                }
-                Action::SettleAgain { ending, error } => ForExchange::SettleAgain { ending, error },
-                Action::Abort => ForExchange::Abort,
-                Action::Rest { tries, pause_ms } => {
-                    if live.attached.is_empty() {
-                        round.next.push_back(Next::Exchange(key, Event::Abandoned));
+                Action::Host(deed) => {
+                    match deed {
+                        ForExchange::Settle { ending, .. } => live.ending = Some(ending),
+                        ForExchange::Rest { .. } if live.attached.is_empty() => {
+                            round.next.push_back(Next::Exchange(key, Event::Abandoned));
+                        }
+                        _ => {}
                     }
-                    ForExchange::Rest { tries, pause_ms }
+                    round.exchange(key, deed);
                 }
-                Action::AskAgain { tries } => ForExchange::AskAgain { tries },
-                Action::SendAgain => ForExchange::SendAgain,
-            };
-            round.exchange(key, deed);
+            }
         }
         if live.machine.is_over() {
             self.settled(key, round);
@@ -129,6 +126,91 @@ impl Desk {
     pub(super) fn told(&mut self, key: Key, levels: Levels, at: At) {
         if let Some(turn) = self.exchanges.get(&key).and_then(|live| live.turn.as_ref()) {
             self.shared.rates.learn(turn, levels, at.now_ms);
+        }
+    }
+}
+
+impl Desk {
+    /// Records what an event shows of the upstream's health. Returns the event to pass to the exchange, or `None` if
+    /// the call goes on waiting because another call probes the upstream.
+    pub(super) fn weigh(&mut self, key: Key, event: Event, round: &mut Round) -> Option<Event> {
+        Some(match event {
+            Event::Unreachable(told) => Event::Unreachable(self.fails(key, told, round)),
+            Event::Refused { len, told } => Event::Refused { len, told: self.fails(key, told, round) },
+            Event::Head { status, .. } if (200..300).contains(&status) => {
+                self.answers(key, round);
+                event
+            }
+            Event::UpstreamError(Failure::AfterSend) | Event::Timeout(Silence::FirstByte) => {
+                self.fails(key, FailedTry { cause: Some(Cause::Lost), ..FailedTry::default() }, round);
+                event
+            }
+            Event::Rested => return self.rested(key, round),
+            event => event,
+        })
+    }
+
+    /// Counts a failed call. Returns the facts about its failure, with the time to the next probe if there is
+    /// an outage.
+    fn fails(&mut self, key: Key, told: FailedTry, round: &mut Round) -> FailedTry {
+        let Some(cause) = told.cause else {
+            self.answers(key, round);
+            return told;
+        };
+        let Some(live) = self.exchanges.get(&key) else { return told };
+        let (outages, now_ms) = (&mut self.shared.outages, round.at.now_ms);
+        let probe_ms = outages.failed(&live.wants.way, Probe::Call(key), cause, now_ms);
+        if probe_ms.is_some() {
+            round.exchange(key, ForExchange::Outage(cause));
+        }
+        FailedTry { probe_ms, ..told }
+    }
+
+    /// Ends an outage of the call's upstream, and lets the calls go that were held.
+    fn answers(&mut self, key: Key, round: &mut Round) {
+        let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
+        if self.shared.outages.answered(&way) {
+            self.release(|of| *of == way, round);
+        }
+    }
+
+    /// Ends an outage in which no connection to the call's upstream was made: now one is.
+    pub(super) fn connected(&mut self, key: Key, round: &mut Round) {
+        let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
+        if self.shared.outages.connected(&way) {
+            self.release(|of| *of == way, round);
+        }
+    }
+
+    /// Has a call of each upstream with an outage probe it now.
+    pub(super) fn probe(&mut self, round: &mut Round) {
+        self.shared.outages.probe_now(round.at.now_ms);
+        self.release(|_| true, round);
+        round.may_retry(self.shared.waiters.wake());
+    }
+
+    /// Lets the calls ask again that an outage of one of these upstreams holds.
+    fn release(&mut self, is_of: impl Fn(&Digest) -> bool, round: &mut Round) {
+        let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && is_of(&l.wants.way));
+        let mut held: Vec<Key> = held.map(|(key, _)| *key).collect();
+        held.sort_unstable();
+        round.next.extend(held.into_iter().map(|key| Next::Exchange(key, Event::Rested)));
+    }
+
+    fn rested(&mut self, key: Key, round: &mut Round) -> Option<Event> {
+        let live = self.exchanges.get(&key).filter(|live| live.machine.is_held());
+        let Some(live) = live else { return Some(Event::Rested) };
+        let now_ms = round.at.now_ms;
+        match self.shared.outages.may_go(&live.wants.way, Probe::Call(key), now_ms) {
+            Ok(()) => Some(Event::Rested),
+            Err((_, pause_ms)) => {
+                let held_ms = now_ms - live.left_at_ms.unwrap_or(now_ms);
+                if !live.machine.may_rest_until(held_ms + pause_ms) {
+                    return Some(Event::Abandoned);
+                }
+                round.exchange(key, ForExchange::RestOn { pause_ms });
+                None
+            }
         }
     }
 }

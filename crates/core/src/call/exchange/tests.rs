@@ -1,4 +1,4 @@
-use super::{Action as A, Charge::*, Ending as E, Event as Ev, Frame as F, *};
+use super::{Action as A, Charge::*, Ending as E, Event as Ev, ForExchange as D, Frame as F, *};
 
 const STREAM: Ev = Ev::Head { status: 200, streamed: true };
 const JSON: Ev = Ev::Head { status: 200, streamed: false };
@@ -19,7 +19,7 @@ fn engine(e: engine::Error) -> store::Error {
 /// Feeds `events`, and compares what clients knew before the settlement, the settlement, and
 /// what they know once it is durable.
 fn check(events: &[Ev], before: Visible, ending: Ending, after: Progress) {
-    let mut x = Exchange::new();
+    let mut x = Exchange::patient(Patience::NONE);
     let mut actions = Vec::new();
     for e in events {
         actions.extend(x.on(e.clone()));
@@ -28,7 +28,7 @@ fn check(events: &[Ev], before: Visible, ending: Ending, after: Progress) {
     let settles: Vec<Ending> = actions
         .iter()
         .filter_map(|a| match a {
-            A::Settle { ending, .. } => Some(*ending),
+            A::Host(D::Settle { ending, .. }) => Some(*ending),
             _ => None,
         })
         .collect();
@@ -129,9 +129,9 @@ fn tries(x: &mut Exchange, all: &[&[Ev]]) -> Vec<A> {
     let mut last = Vec::new();
     for (i, events) in all.iter().enumerate() {
         if i > 0 {
-            assert!(matches!(&last[..], [A::Rest { tries, .. }] if tries.len() == i), "{last:?}");
-            assert!(matches!(&x.on(Ev::Rested)[..], [A::AskAgain { tries }] if tries.len() == i));
-            assert_eq!(x.on(Ev::MayLeave(Ok(true))), [A::SendAgain]);
+            assert!(matches!(&last[..], [A::Host(D::Rest { tries, .. })] if tries.len() == i), "{last:?}");
+            assert!(matches!(&x.on(Ev::Rested)[..], [A::Host(D::AskAgain { tries })] if tries.len() == i));
+            assert_eq!(x.on(Ev::MayLeave(Ok(true))), [A::Host(D::SendAgain)]);
         }
         last = events.iter().flat_map(|e| x.on(e.clone())).collect();
     }
@@ -164,7 +164,7 @@ fn what_is_refused_or_not_reached_is_tried_again_and_the_answer_is_that_of_the_l
     ] {
         let mut x = Exchange::patient(PATIENCE);
         let last = tries(&mut x, &all);
-        assert_eq!(last.last(), Some(&A::Settle { ending, error }), "{all:?}");
+        assert_eq!(last.last(), Some(&A::Host(D::Settle { ending, error })), "{all:?}");
         x.on(Ev::Settled(Ok(())));
         assert!(x.is_over(), "{all:?}");
     }
@@ -200,20 +200,20 @@ fn once_a_2xx_began_nothing_is_tried_again() {
         for head in [STREAM, JSON] {
             let mut x = Exchange::patient(PATIENCE);
             x.on(head);
-            assert!(x.on(cut.clone()).iter().any(|a| matches!(a, A::Settle { .. })), "{cut:?}");
+            assert!(x.on(cut.clone()).iter().any(|a| matches!(a, A::Host(D::Settle { .. }))), "{cut:?}");
         }
     }
     let mut x = Exchange::patient(PATIENCE);
     x.on(JSON);
     // Even if a host asked for it.
-    let done = A::Settle { ending: E::Done, error: None };
+    let done = A::Host(D::Settle { ending: E::Done, error: None });
     assert_eq!(x.on(Ev::Refused { len: 1, told: TOLD }), [done]);
 }
 
 #[test]
 fn a_silent_upstream_is_dropped() {
-    let mut x = Exchange::new();
-    assert_eq!(x.on(Ev::Timeout(Silence::FirstByte))[0], A::Abort);
+    let mut x = Exchange::patient(Patience::NONE);
+    assert_eq!(x.on(Ev::Timeout(Silence::FirstByte))[0], A::Host(D::Abort));
 }
 
 #[test]
@@ -231,14 +231,14 @@ fn no_usage_is_the_reservation_and_never_nothing() {
 
 #[test]
 fn an_answer_the_store_cannot_take_is_an_error_to_its_clients_and_is_kept_until_it_can() {
-    let mut x = Exchange::new();
+    let mut x = Exchange::patient(Patience::NONE);
     x.on(JSON);
     x.on(WHOLE);
     let told = Progress {
         visible: Visible::Nothing,
         end: Some(End::Broken { why: Broken::NotRecorded, state: None }),
     };
-    let again = A::SettleAgain { ending: E::Done, error: None };
+    let again = A::Host(D::SettleAgain { ending: E::Done, error: None });
     assert_eq!(x.on(Ev::Settled(Err(full()))), [A::Tell(told), again.clone()]);
     assert!(x.is_stuck() && !x.is_over());
     assert_eq!(x.on(Ev::Settled(Err(full()))), [again]);
@@ -249,7 +249,7 @@ fn an_answer_the_store_cannot_take_is_an_error_to_its_clients_and_is_kept_until_
 
 #[test]
 fn a_slow_settlement_is_an_error_to_its_clients_and_ends_when_it_ends() {
-    let mut x = Exchange::new();
+    let mut x = Exchange::patient(Patience::NONE);
     x.on(JSON);
     x.on(WHOLE);
     assert_eq!(x.on(Ev::SettleSlow).len(), 1);
@@ -269,7 +269,7 @@ fn a_settlement_found_committed_after_an_unclear_try_counts() {
         (None, settled("done"), Some(Broken::Overtaken)),
         (None, engine(engine::Error::AlreadyTaken { seq: 1 }), Some(Broken::Overtaken)),
     ] {
-        let mut x = Exchange::new();
+        let mut x = Exchange::patient(Patience::NONE);
         x.on(JSON);
         x.on(WHOLE);
         let had_first = first.is_some();
@@ -288,7 +288,7 @@ fn a_settlement_found_committed_after_an_unclear_try_counts() {
 
 #[test]
 fn events_after_the_end_change_nothing() {
-    let mut x = Exchange::new();
+    let mut x = Exchange::patient(Patience::NONE);
     x.on(JSON);
     x.on(WHOLE);
     x.on(Ev::Settled(Ok(())));

@@ -69,14 +69,9 @@ pub struct Admit {
 impl Admit {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
-        needs.extend([
-            Need::OpenAttempts(run),
-            Need::Matching(run, self.match_key),
-            Need::Windows(Some(run)),
-        ]);
-        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
-        needs
+        let more = [Need::OpenAttempts(run), Need::Matching(run, self.match_key), Need::Windows(Some(run))];
+        let within = self.within.map(|seq| Need::Entry(run, seq));
+        guard::needs(&self.actor, self.slot, more.into_iter().chain(within))
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
@@ -265,7 +260,7 @@ impl Admit {
             ),
         };
         for &no in charges.iter().chain(&windows) {
-            l.envelope_mut(no)?.reserve(&(held - inherited));
+            l.envelope_mut(no)?.reserved += held - inherited;
         }
         if implicit_loop {
             l.envelope_mut(own)?.spent[Unit::Loops] += 1;

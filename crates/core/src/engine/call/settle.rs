@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         Error, Loaded, Need,
-        rule::{closing, doubt, guard, within},
+        rule::{doubt, guard, life, within},
         run::process,
     },
     envelope::{Amounts, Unit},
@@ -59,7 +59,7 @@ pub struct Settle {
 
 impl Settle {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = closing::needs(&self.opening);
+        let mut needs = life::needs(&self.opening);
         if self.active_ms > 0 {
             needs.push(Need::Attempt(self.opening.run, self.attempt));
         }
@@ -67,7 +67,7 @@ impl Settle {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Settled, Error> {
-        let entry = closing::entry(l, &self.opening, |kind| kind == Kind::Call)?;
+        let entry = life::entry(l, &self.opening, |kind| kind == Kind::Call)?;
         let late = entry.state == State::Unknown;
         let corrected = entry.call.as_ref().is_some_and(|c| c.correction.is_some());
         if (entry.state != State::Open && !late) || corrected || (late && self.close == Close::Unknown) {
@@ -162,10 +162,10 @@ impl Settle {
         for no in doubt::charges(l, self.opening.run, self.opening.seq)? {
             let e = l.envelope_mut(no)?;
             if late {
-                e.resolve_doubt(&held);
+                e.doubt -= held;
             }
-            e.release(&held);
-            e.post(&posting);
+            e.reserved -= held;
+            e.spent += posting;
         }
         if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
             l.keep_payload(self.opening.run, self.opening.seq, Role::Answer, payload);
@@ -256,12 +256,12 @@ pub struct Retry {
 
 impl Retry {
     pub fn needs(&self) -> Vec<Need> {
-        closing::needs(&self.opening)
+        life::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<bool, Error> {
         let Opening { run: no, seq, .. } = self.opening;
-        closing::open_entry(l, &self.opening, |kind| kind == Kind::Call)?;
+        life::open_entry(l, &self.opening, |kind| kind == Kind::Call)?;
         let run = l.run(no)?;
         let is_open = guard::open_run(run).is_ok_and(|halt| halt.is_none());
         let may_leave = is_open && !run.stop_requested && guard::time_over(l, no, 0, now)?.is_none();
@@ -322,12 +322,12 @@ impl StorePart {
     }
 
     pub fn needs(&self) -> Vec<Need> {
-        closing::needs(&self.opening)
+        life::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
         let Opening { run, seq, .. } = self.opening;
-        let entry = closing::entry(l, &self.opening, |_| true)?;
+        let entry = life::entry(l, &self.opening, |_| true)?;
         // A call that was swept may still be answered.
         if !matches!(entry.state, State::Open | State::Unknown) {
             return Err(Error::AlreadySettled { seq: seq.0, state: entry.state.name() });

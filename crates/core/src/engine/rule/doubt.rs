@@ -36,7 +36,7 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
     entry.held -= taken;
     let chain = inheritances(entry) + 1;
     for no in charges(l, run, lost)? {
-        l.envelope_mut(no)?.resolve_doubt(&taken);
+        l.envelope_mut(no)?.doubt -= taken;
     }
     Ok((taken, chain))
 }
@@ -55,9 +55,9 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     entry.spent += calls;
     for no in charges(l, run, seq)? {
         let e = l.envelope_mut(no)?;
-        e.release(&release);
-        e.post(&calls);
-        e.doubt(&doubt);
+        e.reserved -= release;
+        e.spent += calls;
+        e.doubt += doubt;
     }
     Ok(())
 }
@@ -83,8 +83,8 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
             }
             for no in charges(l, run, lost)? {
                 let e = l.envelope_mut(no)?;
-                e.reserve(&rest);
-                e.doubt(&rest);
+                e.reserved += rest;
+                e.doubt += rest;
             }
             return Ok(());
         }
@@ -108,12 +108,12 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
             let charges = charges(l, run, lost)?;
             for &no in &charges {
                 let e = l.envelope_mut(no)?;
-                e.resolve_doubt(&held);
-                e.release(&held);
+                e.doubt -= held;
+                e.reserved -= held;
             }
             let posted = headroom(l, &charges, estimate)?;
             for &no in &charges {
-                l.envelope_mut(no)?.post(&posted);
+                l.envelope_mut(no)?.spent += posted;
             }
             let missing = estimate - posted;
             let entry = entry_mut(l, run, lost)?;

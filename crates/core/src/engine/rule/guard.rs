@@ -24,14 +24,15 @@ pub fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
 }
 
 /// Returns the rows that `drives` needs.
-pub fn needs(actor: &Actor, slot: Slot) -> [Need; 5] {
-    [
+pub fn needs(actor: &Actor, slot: Slot, more: impl IntoIterator<Item = Need>) -> Vec<Need> {
+    let own = [
         Need::Instance(actor.instance),
         Need::Run(actor.run),
         Need::Attempt(actor.run, actor.attempt),
         Need::Lease(actor.run, slot),
         Need::Lease(actor.run, Slot::ADOPTER),
-    ]
+    ];
+    own.into_iter().chain(more).collect()
 }
 
 /// Checks that a token's attempt is open and drives its slot.

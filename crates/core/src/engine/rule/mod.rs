@@ -1,8 +1,8 @@
 //! Rules that several verbs share.
 
-pub mod closing;
 pub mod doubt;
 pub mod guard;
+pub mod life;
 pub mod replay;
 pub mod taking;
 pub mod windows;

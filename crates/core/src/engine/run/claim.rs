@@ -152,14 +152,9 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
         fence: o.driver.map(|d| d.1),
         iteration: run.iteration,
         started_at: now,
-        ended_at: None,
-        exit: None,
-        active_ms: 0,
         untaken: run.answers,
-        receiving: Vec::new(),
-        diverged: None,
-        diverged_untaken: 0,
         closed_before: run.closed,
+        ..Attempt::default()
     };
     l.attempts.push(Row::insert(attempt));
     Ok(no)
@@ -205,7 +200,7 @@ pub struct Adopt {
 
 impl Adopt {
     pub fn needs(&self) -> Vec<Need> {
-        guard::needs(&self.actor, Slot::DRIVER).into()
+        guard::needs(&self.actor, Slot::DRIVER, [])
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use crate::{
         snapshot::{AGENT, Kept, namespace},
     },
     state::Name,
-    words::{Micros, RunId, RunNo, Seq},
+    words::{Micros, RunId, RunNo, Seq, bad::start_of},
 };
 
 /// Creates a run whose journal begins with its origin's, up to a point; or finds the fork if it exists.
@@ -96,7 +96,7 @@ impl Snapshot {
         // The name becomes a part of its forks' ids: two names must not give the same id.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
-            return Err(Error::BadSnapshot { name: self.name.chars().take(80).collect() });
+            return Err(Error::BadSnapshot { name: start_of(&self.name) });
         }
         let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
         let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;

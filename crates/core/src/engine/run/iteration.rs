@@ -1,7 +1,10 @@
 //! Iterations: begins one, and judges what it came to.
 
 use crate::{
-    engine::{Actor, Error, Loaded, Need, rule::guard, step::append},
+    engine::{
+        Actor, Error, Loaded, Need,
+        rule::{guard, life},
+    },
     journal::{Entry, Kind, Payload, Role, State, iteration_scope},
     run::{Looping, Status, Verdict, status::Event},
     words::{InstanceNo, Micros, RunNo, Seq, Slot},
@@ -9,7 +12,7 @@ use crate::{
 
 /// Stores the standard input of the attempt's iteration, before its first attempt reads it.
 ///
-/// A restart of the iteration reads it with `reads::iterations::input`. Synced. Idempotent: the first input of an
+/// A restart of the iteration reads it with `reads::entries::iteration_input`. Synced. Idempotent: the first input of an
 /// iteration stays. `mark` is the state before a loop's first iteration, which shows whether that iteration changed
 /// anything. Errors: `LeaseLost`.
 #[derive(Clone, Debug)]
@@ -24,10 +27,9 @@ pub struct BeginIteration {
 impl BeginIteration {
     pub fn needs(&self) -> Vec<Need> {
         let run = self.actor.run;
-        let mut needs = Vec::from(guard::needs(&self.actor, Slot::DRIVER));
         let scope = iteration_scope(self.iteration).to_string();
-        needs.push(Need::Keyed(run, Kind::Iteration, scope, key(self.iteration)));
-        needs
+        let keyed = Need::Keyed(run, Kind::Iteration, scope, key(self.iteration));
+        guard::needs(&self.actor, Slot::DRIVER, [keyed])
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
@@ -37,9 +39,8 @@ impl BeginIteration {
         if let Some(entry) = l.all::<Entry>().find(|e| begun(e)) {
             return Ok(entry.seq);
         }
-        let scope = iteration_scope(self.iteration);
-        let seq =
-            append(l, &self.actor, Kind::Iteration, State::Done, scope, Some(key(self.iteration)), now)?;
+        let (scope, key) = (iteration_scope(self.iteration), Some(key(self.iteration)));
+        let seq = life::append(l, &self.actor, Kind::Iteration, State::Done, scope, key, now)?.seq;
         if let Some(payload) = self.input.clone() {
             l.keep_payload(run, seq, Role::Stdin, payload);
         }

@@ -3,14 +3,18 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    engine::{Actor, Error, Loaded, Need, rule::guard},
+    engine::{
+        Actor, Error, Loaded, Need,
+        rule::{guard, life},
+    },
+    journal::Opening,
     run::Claims,
     state::{
         Committed, Name, Namespace, Owner, Position, Retention, Table, Value, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
-    words::{AttemptNo, InstanceNo, Micros, Row, RunNo, Slot},
+    words::{AttemptNo, Micros, Row, RunNo, Slot},
 };
 
 /// Largest number of versions that a change removes of its key where the namespace does not keep them. Larger than
@@ -120,8 +124,10 @@ impl Change {
     }
 
     /// Returns the rows that a result with `changes` needs, beside the rows of its entry, which names the attempt.
-    pub fn needs_of_result(changes: &[Change], run: RunNo, instance: InstanceNo) -> Vec<Need> {
-        let mut needs: Vec<Need> = changes.iter().map(Change::need).collect();
+    pub fn needs_of_result(changes: &[Change], opening: &Opening) -> Vec<Need> {
+        let Opening { run, instance, .. } = *opening;
+        let mut needs = life::needs(opening);
+        needs.extend(changes.iter().map(Change::need));
         if !changes.is_empty() {
             needs.extend([Need::Instance(instance), Need::OpenAttempts(run), Need::Leases(run)]);
         }
@@ -292,7 +298,7 @@ impl Put {
         let mut needs: Vec<Need> = self.changes.iter().map(Change::need).collect();
         needs.extend(self.transaction.clone().map(Need::Transaction));
         if let Some((actor, slot)) = &self.actor {
-            needs.extend(guard::needs(actor, *slot));
+            needs.extend(guard::needs(actor, *slot, []));
         }
         needs
     }

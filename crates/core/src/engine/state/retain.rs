@@ -25,7 +25,7 @@ pub struct Retain {
 impl Retain {
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Namespace(self.namespace.clone())];
-        needs.extend(self.actor.iter().flat_map(|(actor, slot)| guard::needs(actor, *slot)));
+        needs.extend(self.actor.iter().flat_map(|(actor, slot)| guard::needs(actor, *slot, [])));
         needs
     }
 

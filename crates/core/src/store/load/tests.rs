@@ -63,9 +63,8 @@ fn bench() -> (Bench, Actor) {
 /// Returns the needs of an admission, as in `Admit`.
 fn needs(actor: &Actor, key: MatchKey) -> Vec<Need> {
     let run = actor.run;
-    let mut needs = Vec::from(guard::needs(actor, Slot::DRIVER));
-    needs.extend([Need::OpenAttempts(run), Need::Matching(run, key), Need::Windows(Some(run))]);
-    needs
+    let more = [Need::OpenAttempts(run), Need::Matching(run, key), Need::Windows(Some(run))];
+    guard::needs(actor, Slot::DRIVER, more)
 }
 
 fn numbers(l: &Loaded) -> Vec<EnvelopeNo> {

@@ -174,7 +174,7 @@ impl Story {
             servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
             plans: Shown::of_run(store, &view, store.now()?)?,
-            still_since: reads::still::since(store, &view.run)?,
+            still_since: reads::runs::still_since(store, &view.run)?,
             attempts,
             now: store.now()?,
             called: find::called_now(store, &view)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
-    reads::keys,
+    reads::places,
     state::{At, Item},
 };
 
@@ -88,7 +88,7 @@ fn print(
 
 /// Reads the values of all live keys of the agent, as of `at`.
 fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>, CliError> {
-    let items = keys::all(store, &args.place.namespace, &args.agent, at)?;
+    let items = places::keys(store, &args.place.namespace, &args.agent, at)?;
     Ok(items.into_iter().map(|i| (i.key.clone(), i)).collect())
 }
 

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     engine::state::put::Change,
-    reads::keys,
+    reads::places,
     state::{At, Item, Name, run_namespace},
     store::{self, Store},
     words::id::{Micros, RunId},
@@ -56,11 +56,11 @@ impl TaskContext {
         let namespace = run_namespace(run);
         let at = At::Position(store.state_position()?);
         let mut found = TaskContext::default();
-        for item in keys::all(store, &namespace, CONTEXT, at)? {
+        for item in places::keys(store, &namespace, CONTEXT, at)? {
             found.at = found.at.max(Some(item.at));
             found.values.insert(item.key.clone(), typed(&item)?);
         }
-        for item in keys::all(store, &namespace, MEMORY, at)? {
+        for item in places::keys(store, &namespace, MEMORY, at)? {
             found.at = found.at.max(Some(item.at));
             found.references.insert(item.key.clone(), typed(&item)?);
         }

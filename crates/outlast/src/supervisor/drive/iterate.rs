@@ -71,7 +71,7 @@ impl Driver {
         let turns = view.run.turns.clone().unwrap_or_default();
         let fresh = turns.finished > view.run.iteration;
         let no = view.run.iteration + i64::from(fresh);
-        let kept = reads::iterations::input(self.store.as_ref(), view.run.no, no)?;
+        let kept = reads::entries::iteration_input(self.store.as_ref(), view.run.no, no)?;
         let is_begun = kept.is_some();
         let input = match (kept, &looping.input) {
             (Some(kept), _) => kept,

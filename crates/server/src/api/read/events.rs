@@ -309,7 +309,7 @@ async fn feed(
             }
         }
         let store = host.store.clone();
-        let looks_at_progress = looks.is_multiple_of(PROGRESS) || news.state;
+        let looks_at_progress = looks.is_multiple_of(PROGRESS) || news.concerns(News::STATE);
         looks = looks.wrapping_add(1);
         let read = tokio::task::spawn_blocking(move || {
             let given = reading.page(&*store).and_then(|events| {
@@ -357,7 +357,7 @@ async fn feed(
             () = to.closed() => return,
             heard = ear.pause(LOOK) => news = heard,
         }
-        if news.state {
+        if news.concerns(News::STATE) {
             // A busy state has commits without end, and a look at all runs is not small.
             tokio::time::sleep(CALM.saturating_sub(looked.elapsed())).await;
             looked = Instant::now();

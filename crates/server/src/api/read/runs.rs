@@ -1,7 +1,7 @@
 //! Routes of runs: their list, a page of batch jobs, and the summary of one run.
 
 use outlast_core::{
-    reads::{idle::changed_at, resume, runs, still, tightest::Above},
+    reads::{runs, tightest::Above},
     run::status::Status,
     store::{self, RunView, Store},
     words::id::RunNo,
@@ -80,7 +80,7 @@ struct Standing {
 impl Standing {
     fn read(store: &dyn Store, view: &RunView, above: &mut Above<'_>) -> Result<Standing, store::Error> {
         Ok(Standing {
-            still_since: still::since(store, &view.run)?.map(Time),
+            still_since: runs::still_since(store, &view.run)?.map(Time),
             tightest: above.tightest(view)?.map(|tightest| view::Tightest::new(&tightest)),
         })
     }
@@ -108,9 +108,9 @@ pub async fn summary(asked: ApiRequest) -> Answered {
         Ok(Summary {
             run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), now),
             standing: Standing::read(store, &view, &mut Above::new(store, now))?,
-            resume: resume::commands(&view, view.run.id.as_str()),
+            resume: runs::resume_commands(&view, view.run.id.as_str()),
             now: Time(now),
-            changed_at: Time(changed_at(store, &view.run)?),
+            changed_at: Time(runs::changed_at(store, &view.run)?),
         })
     });
     json(&summary.await?)

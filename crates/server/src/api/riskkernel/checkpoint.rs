@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::checkpoint::{Checkpoint, Name, OURS, Used},
     journal::{Role, payload::Payload},
-    reads::checkpoints::newest_saved,
+    reads::entries::newest_saved,
     store::{self, Ask as _, Durability, Store},
     words::{
         calendar::rfc3339,

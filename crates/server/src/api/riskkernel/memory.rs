@@ -1,7 +1,7 @@
 //! Routes of memory beyond a run: facts, which are kept in the state, and files, of which there are none.
 
 use outlast_core::{
-    reads::keys,
+    reads::places,
     state::{At, Item, Name},
     store::Store,
     words::{calendar::rfc3339, id::Micros},
@@ -38,7 +38,7 @@ pub async fn facts(asked: ApiRequest) -> Answered<Error> {
     let found = asked.read(move |store| {
         let at = At::Position(store.state_position()?);
         let mut runs = Runs::default();
-        keys::all(store, &namespace, AGENT, at)?
+        places::keys(store, &namespace, AGENT, at)?
             .iter()
             .map(|item| fact(store, &mut runs, item))
             .collect::<Result<Vec<_>, _>>()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::checkpoint::Used,
-    reads::idle::changed_at,
+    reads::runs::changed_at,
     run::{Run, status::Status},
     store::{self, RunView, Store},
     words::calendar::rfc3339,
