@@ -4,6 +4,7 @@
 use crate::{
     agents::{Calls, Kill, UP_UNTIL_GO, script, shell},
     bed::{Bed, OPENAI_KEY, each, kill, runs, text, until},
+    web::free_port,
 };
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
@@ -134,16 +135,10 @@ fn resume_alone_takes_the_newest_run_that_can_go_on_and_no_failed_one() {
     assert_eq!((bed.status("left"), bed.status("failed")), ("completed".into(), "failed".into()));
 }
 
-/// An address of this machine that nobody has now.
-fn free_address() -> String {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
-}
-
 #[test]
 fn state_of_a_resumed_run_is_served_where_it_was_and_a_busy_place_is_said() {
     let bed = Bed::without_mock();
-    let (mine, other) = (free_address(), free_address());
+    let (mine, other) = (free_port().to_string(), free_port().to_string());
     let line = |run: &str| {
         format!("echo $OUTLAST_GRPC_URL >> ../told-{run}; [ -e ../go ] || {{ kill -TERM $PPID; sleep 60; }}")
     };
@@ -156,7 +151,7 @@ fn state_of_a_resumed_run_is_served_where_it_was_and_a_busy_place_is_said() {
     let refused = bed.does(&["resume", "r"]).code(69);
     refused.tells(&[&format!("cannot serve the state on {mine}"), "run r was not started", "--grpc ADDRESS"]);
     assert_eq!((bed.status("r").as_str(), told("r").lines().count()), ("interrupted", 1));
-    bed.does(&["resume", "r", "--grpc", &free_address()]).code(130);
+    bed.does(&["resume", "r", "--grpc", &free_port().to_string()]).code(130);
     assert_ne!(told("r").lines().nth(1), Some(mine.as_str()), "what is typed wins");
     bed.write("go", "");
     // One that cannot be served does not keep the others.
