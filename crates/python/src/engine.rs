@@ -12,7 +12,7 @@ use outlast_core::{
         act::InName,
         item::{ExpectItems, ResetItem},
         run::{limits::Raise, start::Start},
-        state::{put::Put, retain::Retain},
+        state::{put::Put, retain::Retain, transaction::Conflicts},
     },
     envelope::{
         Refusal,
@@ -27,7 +27,11 @@ use outlast_core::{
         id::{Micros, RunId, RunNo, Seq, Slot},
     },
 };
-use outlast_server::{beat::Beat, work::take::Taken};
+use outlast_server::{
+    beat::Beat,
+    state::{StateDesk, Writer},
+    work::take::Taken,
+};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -188,26 +192,22 @@ impl Engine {
 
     /// Sets limits of a run by unit name; None removes one. Returns the run's status. Synced.
     fn amend(&self, py: Python<'_>, run: i64, limits: HashMap<String, i64>) -> PyResult<&'static str> {
-        let core = self.shared.core()?;
         let raise = Raise {
             run: RunNo(run),
             add: Limits::default(),
             set: limits_of(&limits)?,
             lift: PerUnit::default(),
         };
-        let raise = InName::of(core.actor(), raise);
-        let status = py.detach(|| core.store.ask(raise, Durability::Synced).wait()).map_err(Failure::from)?;
-        Ok(status.name())
+        let raised = |core: &Core| core.store.ask(InName::of(core.actor(), raise), Durability::Synced).wait();
+        Ok(self.shared.read(py, raised)?.name())
     }
 
     /// Returns the run as JSON: see `view`. Errors: `UnknownRun`.
     fn view(&self, py: Python<'_>, id: &str) -> PyResult<String> {
-        let core = self.shared.core()?;
-        let text = py.detach(|| {
-            let view = Self::view_of(&core, id)?;
+        self.shared.read(py, |core| {
+            let view = Self::view_of(core, id)?;
             Ok::<_, Failure>(view::json(&*core.store, &view)?)
-        });
-        Ok(text?)
+        })
     }
 
     /// Claims the run: opens a new attempt in its driver's slot. `force` takes it even from a living process.
@@ -231,17 +231,13 @@ impl Engine {
 
     /// Declares instances dead that are certainly gone, so that their work can be claimed.
     fn sweep(&self, py: Python<'_>) -> PyResult<()> {
-        let core = self.shared.core()?;
-        Ok(py.detach(|| core.node.sweep()).map(drop).map_err(Failure::from)?)
+        self.shared.read(py, |core| core.node.sweep().map(drop))
     }
 
     /// Returns the limit or rule that blocks a run as (status, code, message, hint), None if there is none. The
     /// status is "halted", or "waiting" if the run waits for a budget above its own or for a budget's next period.
     fn barred(&self, py: Python<'_>, run: i64) -> PyResult<Option<Barred>> {
-        let core = self.shared.core()?;
-        let Some(view) = py.detach(|| core.store.run(RunNo(run))).map_err(Failure::from)? else {
-            return Ok(None);
-        };
+        let Some(view) = self.shared.read(py, |core| core.store.run(RunNo(run)))? else { return Ok(None) };
         let (status, halt, id) = (view.run.status, view.run.halt, view.run.id);
         let why = match status {
             Status::Halted => halt.unwrap_or_else(|| Refusal::plain("run_halted", Micros(0))),
@@ -257,25 +253,29 @@ impl Engine {
 
     /// Returns all recorded items of a job, by key.
     fn recorded_items(&self, py: Python<'_>, run: i64) -> PyResult<Items> {
-        let core = self.shared.core()?;
-        let read = || Items::read(self.shared.clone(), RunNo(run), core.store.as_ref());
-        Ok(py.detach(read).map_err(Failure::from)?)
+        self.shared.read(py, |core| Items::read(self.shared.clone(), RunNo(run), core.store.as_ref()))
     }
 
-    /// Returns the newest entries of a job's items after `after`, at most `limit`.
-    fn items(&self, py: Python<'_>, run: i64, after: i64, limit: usize) -> PyResult<Vec<RawItem>> {
-        let core = self.shared.core()?;
-        let rows = py
-            .detach(|| core.store.items(RunNo(run), &Page::new(Seq(after), limit)))
-            .map_err(Failure::from)?;
-        Ok(rows.into_iter().map(|(row, _)| job::raw(row)).collect())
+    /// Returns the newest entries of a job's items after `after`, at most `limit`; with `values`, with what is recorded.
+    #[pyo3(signature = (run, after, limit, values=false))]
+    fn items<'py>(
+        &self,
+        py: Python<'py>,
+        run: i64,
+        after: i64,
+        limit: usize,
+        values: bool,
+    ) -> PyResult<Vec<RawItem<'py>>> {
+        let page = Page::new(Seq(after), limit);
+        let page = if values { page.with_values() } else { page };
+        let rows = self.shared.read(py, |core| job::rows(core.store.as_ref(), RunNo(run), &page, values))?;
+        Ok(rows.into_iter().map(|row| job::raw(py, row)).collect())
     }
 
     /// Returns the newest entry of one item; None if the item has none.
-    fn item(&self, py: Python<'_>, run: i64, key: &str) -> PyResult<Option<RawItem>> {
-        let core = self.shared.core()?;
-        let row = py.detach(|| core.store.newest(RunNo(run), &Sought::item(key))).map_err(Failure::from)?;
-        Ok(row.as_ref().and_then(ItemRow::of).map(job::raw))
+    fn item<'py>(&self, py: Python<'py>, run: i64, key: &str) -> PyResult<Option<RawItem<'py>>> {
+        let row = self.shared.read(py, |core| core.store.newest(RunNo(run), &Sought::item(key)))?;
+        Ok(row.as_ref().and_then(ItemRow::of).map(|row| job::raw(py, (row, None))))
     }
 
     /// Records how many items the input of a job has. No caller waits for the commit.
@@ -300,17 +300,15 @@ impl Engine {
 
     /// Returns the recorded steps of one iteration of a run.
     fn recorded(&self, py: Python<'_>, run: i64, iteration: i64) -> PyResult<Recorded> {
-        let core = self.shared.core()?;
         let scope = outlast_core::journal::iteration_scope(iteration);
-        let recorded = Recorded::new(self.shared.clone(), RunNo(run));
-        py.detach(|| recorded.read(core.store.as_ref(), &scope)).map_err(Failure::from)?;
+        let recorded = self.unrecorded(run);
+        self.shared.read(py, |core| recorded.read(core.store.as_ref(), &scope))?;
         Ok(recorded)
     }
 
     /// Returns a recorded value: a step's result or error, or a checkpoint.
     fn value<'py>(&self, py: Python<'py>, run: i64, seq: i64) -> PyResult<Bound<'py, PyBytes>> {
-        let core = self.shared.core()?;
-        let value = py.detach(|| value(core.store.as_ref(), RunNo(run), Seq(seq)))?;
+        let value = self.shared.read(py, |core| value(core.store.as_ref(), RunNo(run), Seq(seq)))?;
         Ok(PyBytes::new(py, &value))
     }
 
@@ -321,8 +319,7 @@ impl Engine {
         run: i64,
         name: &str,
     ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
-        let core = self.shared.core()?;
-        let found = py.detach(|| {
+        let found = self.shared.read(py, |core| {
             let newest = core.store.newest(RunNo(run), &Sought::done(Kind::Checkpoint, name))?;
             let read = |seq| Ok::<_, Failure>((seq, value(core.store.as_ref(), RunNo(run), seq)?));
             newest.map(|e| read(e.seq)).transpose()
@@ -338,8 +335,7 @@ impl Engine {
         agent: &str,
         key: &str,
     ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
-        let core = self.shared.core()?;
-        let item = py.detach(|| core.store.state(namespace, agent, key)).map_err(Failure::from)?;
+        let item = self.shared.read(py, |core| core.store.state(namespace, agent, key))?;
         Ok(item.and_then(|i| Some((i.version, PyBytes::new(py, &i.value?)))))
     }
 
@@ -352,19 +348,17 @@ impl Engine {
 
     /// Lets a namespace of the state keep only the newest version of each key, from its next changes on. Synced.
     fn keep_newest(&self, py: Python<'_>, namespace: String) -> PyResult<()> {
-        let core = self.shared.core()?;
         let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
-        Ok(py.detach(|| core.store.ask_here(retain, Durability::Synced).wait()).map_err(Failure::from)?)
+        self.shared.read(py, |core| core.store.ask_here(retain, Durability::Synced).wait())
     }
 
     /// Returns the address of this process's proxy. The first call starts the proxy.
     fn face(&self, py: Python<'_>) -> PyResult<String> {
-        let core = self.shared.core()?;
-        let address = py.detach(|| {
+        let address = self.shared.read(py, |core| {
             let mut face = core.face.lock().unwrap_or_else(PoisonError::into_inner);
             match *face {
                 Some(address) => Ok(address),
-                None => Ok::<_, Failure>(*face.insert(face::start(&core)?)),
+                None => Ok::<_, Failure>(*face.insert(face::start(core)?)),
             }
         })?;
         Ok(format!("http://{address}"))
@@ -384,6 +378,8 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
         .map_err(|e| Failure::new("runtime", format!("cannot start the runtime: {e}"), None))?;
     let beat = Arc::<Beat>::default();
     runtime.spawn(beat.clone().go_on(node.clone()));
+    let desk = StateDesk::new(&node, context.entropy.clone(), Conflicts::default(), Writer::NoRun);
+    runtime.spawn(desk.clone().keep_expiring());
     let core = Core {
         token_keys: store.token_keys()?,
         openings: Arc::default(),
@@ -394,6 +390,7 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
         store,
         node,
         beat,
+        desk,
     };
     let place = core.context.place.to_string();
     Ok(Engine { shared: Arc::new(Shared::new(core, runtime)), place })

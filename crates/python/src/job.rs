@@ -6,19 +6,24 @@ use std::{
 };
 
 use outlast_core::{
+    envelope::unit::Unit,
     journal::{
         job::{ItemRow, Standing},
         payload::Payload,
     },
-    store::{Error, Page, Store},
+    reads::runs,
+    store::{Error, Page, RunFilter, Store},
     words::{
         digest::Digest,
         id::{RunNo, Seq},
     },
 };
 use pyo3::{prelude::*, types::PyBytes};
+use serde_json::json;
 
 use crate::{
+    engine::Engine,
+    error::Failure,
     shared::Shared,
     values::{decoded, value},
 };
@@ -186,14 +191,65 @@ impl Items {
     }
 }
 
-/// Row of an item for Python: (seq, key, standing, index, (tries, deaths, failed starts), attempt, nano-USD, calls,
-/// opened at, closed at (both in microseconds since the Unix epoch), reason).
-pub type RawItem =
-    (i64, String, &'static str, i64, (i64, i64, i64), i64, i64, i64, i64, Option<i64>, Option<String>);
+/// Returns the jobs of this name as JSON, newest first: number, id, parent, status, and counts of items by standing.
+#[pyfunction]
+pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
+    engine.shared().read(py, |core| {
+        let mut found = Vec::new();
+        for view in runs::each(&*core.store, RunFilter { jobs: true, ..RunFilter::default() }) {
+            let view = view?;
+            let Some(job) = view.run.job.filter(|job| job.name == name) else { continue };
+            found.push(json!({
+                "no": view.run.no.0,
+                "id": view.run.id.as_str(),
+                "parent": view.run.parent.map(|no| no.0),
+                "status": view.run.status.name(),
+                "counts": job.counts,
+            }));
+        }
+        Ok::<_, Failure>(serde_json::Value::Array(found).to_string())
+    })
+}
 
-pub fn raw(row: ItemRow) -> RawItem {
+/// Row of an item for Python: (seq, key, standing, index, (tries, deaths, failed starts), attempt, nano-USD, calls,
+/// opened at, closed at (both in microseconds since the Unix epoch), reason, (digests of content and version in hex,
+/// recorded value if it was asked for)).
+pub type RawItem<'py> = (
+    i64,
+    String,
+    &'static str,
+    i64,
+    (i64, i64, i64),
+    i64,
+    i64,
+    i64,
+    i64,
+    Option<i64>,
+    Option<String>,
+    (Option<String>, Option<String>, Option<Bound<'py, PyBytes>>),
+);
+
+/// Item with its recorded value, if that was asked for.
+type Row = (ItemRow, Option<Vec<u8>>);
+
+/// Reads a page of a job's items; `values`: with what is recorded of each that is closed.
+pub fn rows(store: &dyn Store, run: RunNo, page: &Page, values: bool) -> Result<Vec<Row>, Failure> {
+    let whole = |(row, kept): (ItemRow, Option<Payload>)| {
+        let value = match kept {
+            Some(kept) => Some(decoded(&kept, run, row.seq)?),
+            // Too large to be read together with its item.
+            None if values && row.closed_at.is_some() => Some(value(store, run, row.seq)?),
+            None => None,
+        };
+        Ok((row, value))
+    };
+    store.items(run, page)?.into_iter().map(whole).collect()
+}
+
+pub fn raw(py: Python<'_>, (row, value): Row) -> RawItem<'_> {
     let d = row.detail;
     let tries = d.tries();
+    let digest = |digest: Option<Digest>| digest.map(|digest| digest.to_string());
     (
         row.seq.0,
         row.key,
@@ -202,9 +258,10 @@ pub fn raw(row: ItemRow) -> RawItem {
         (tries, d.deaths, d.failed_starts),
         row.attempt.0,
         row.spent.cost(),
-        row.spent[outlast_core::envelope::unit::Unit::Calls],
+        row.spent[Unit::Calls],
         row.opened_at.0,
         row.closed_at.map(|t| t.0),
         d.reason,
+        (digest(d.content), digest(d.version), value.map(|value| PyBytes::new(py, &value))),
     )
 }

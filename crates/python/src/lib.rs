@@ -13,7 +13,6 @@ mod error;
 mod face;
 mod fork;
 mod item;
-mod items;
 mod job;
 mod open_run;
 mod orphans;
@@ -50,8 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ticket::Ticket>()?;
     module.add_function(wrap_pyfunction!(fork::snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(fork::fork, module)?)?;
-    module.add_function(wrap_pyfunction!(items::jobs, module)?)?;
-    module.add_function(wrap_pyfunction!(items::results, module)?)?;
+    module.add_function(wrap_pyfunction!(job::jobs, module)?)?;
     module.add_function(wrap_pyfunction!(item::claim_item, module)?)?;
     module.add_function(wrap_pyfunction!(item::next_try, module)?)?;
     module.add_function(wrap_pyfunction!(item::record_item, module)?)?;

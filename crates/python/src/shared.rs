@@ -14,8 +14,10 @@ use outlast_core::{
 use outlast_server::{
     beat::Beat,
     node::Node,
+    state::StateDesk,
     work::{Hand, Openings},
 };
+use pyo3::{PyResult, Python};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::{error::Failure, post::Post, ticket::Ticket};
@@ -26,6 +28,8 @@ pub struct Core {
     pub store: Arc<dyn Store>,
     pub node: Arc<Node>,
     pub beat: Arc<Beat>,
+    /// Transactions of the state that are open in this process.
+    pub desk: Arc<StateDesk>,
     pub runtime: Handle,
     pub post: Post,
     pub token_keys: Vec<TokenKey>,
@@ -87,6 +91,16 @@ impl Shared {
         self.is_own()?;
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
+    }
+
+    /// Does something with the open engine, without the interpreter's lock.
+    pub fn read<T: Send, E: Into<Failure> + Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&Core) -> Result<T, E> + Send,
+    ) -> PyResult<T> {
+        let core = self.core()?;
+        Ok(py.detach(|| act(&core)).map_err(Into::into)?)
     }
 }
 

@@ -1,9 +1,6 @@
 //! State for Python: reads of committed data, and the transactions open in this process.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use outlast_core::{
     engine::state::{
@@ -16,23 +13,11 @@ use outlast_core::{
         self, Ask as _, Durability, Store, Which,
         state::{EventRange, Moment, Scan},
     },
-    words::{
-        clock::random,
-        id::{Micros, RunNo, uuid_v7},
-    },
+    words::id::{Micros, RunNo},
 };
 use pyo3::{prelude::*, types::PyBytes};
 
-use crate::{
-    engine::Engine,
-    error::Failure,
-    open_run::OpenRun,
-    shared::{Core, Shared},
-    values::RawChange,
-};
-
-/// Interval at which expired transactions are freed while some are open.
-const TICK: Duration = Duration::from_secs(1);
+use crate::{engine::Engine, error::Failure, open_run::OpenRun, shared::Shared, values::RawChange};
 
 /// Size in bytes above which a value is compressed without the interpreter's lock.
 const LARGE: usize = 32 << 10;
@@ -52,18 +37,6 @@ type RawEvent<'py> = (i64, Option<String>, RawItem<'py>);
 #[pyclass(frozen, module = "outlast._native")]
 pub struct States {
     shared: Arc<Shared>,
-    open: Arc<Mutex<Open>>,
-}
-
-#[derive(Default)]
-struct Open {
-    transactions: Transactions,
-    /// Whether a task is running that frees expired transactions.
-    watched: bool,
-}
-
-fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl States {
@@ -72,32 +45,15 @@ impl States {
         py: Python<'_>,
         look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send,
     ) -> PyResult<T> {
-        let core = self.shared.core()?;
-        Ok(py.detach(|| look(core.store.as_ref())).map_err(Failure::from)?)
+        self.shared.read(py, |core| look(core.store.as_ref()))
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        locked(&self.open)
-    }
-
-    /// Frees expired transactions while any are open, even in a process that does nothing else.
-    fn watch(&self, core: &Core) {
-        let mut open = self.open();
-        if std::mem::replace(&mut open.watched, true) {
-            return;
-        }
-        let (shared, clock) = (self.open.clone(), core.context.clock.clone());
-        core.runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(TICK).await;
-                let mut open = locked(&shared);
-                open.transactions.expire(clock.monotonic_ms());
-                if open.transactions.next_deadline().is_none() {
-                    open.watched = false;
-                    return;
-                }
-            }
-        });
+    /// Does something with the transactions that are open in this process.
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut Transactions, u64) -> Result<T, transaction::Error>,
+    ) -> PyResult<T> {
+        Ok(self.shared.core()?.desk.with(act).map_err(Failure::from)?)
     }
 }
 
@@ -106,7 +62,7 @@ impl States {
     /// Returns the state of the engine's store.
     #[staticmethod]
     fn of(engine: &Engine) -> States {
-        States { shared: engine.shared(), open: Arc::default() }
+        States { shared: engine.shared() }
     }
 
     // --- committed data
@@ -271,14 +227,8 @@ impl States {
 
     /// Begins a transaction that reads the present state, and returns its id. Ids are never reused.
     fn begin(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<String> {
-        let core = self.shared.core()?;
-        let snapshot = py.detach(|| core.store.state_position()).map_err(Failure::from)?;
-        let clock = &core.context.clock;
-        let id = format!("txn_{}", uuid_v7(clock.now(), random(core.context.entropy.as_ref())));
-        let begun = self.open().transactions.begin(&id, timeout_ms, snapshot, clock.monotonic_ms());
-        begun.map_err(Failure::from)?;
-        self.watch(&core);
-        Ok(id)
+        let snapshot = self.read(py, |s| s.state_position())?;
+        Ok(self.shared.core()?.desk.begin_at(snapshot, timeout_ms).map_err(Failure::from)?)
     }
 
     /// Adds a change to an open transaction. A `value` of None deletes the key.
@@ -293,16 +243,13 @@ impl States {
         value: Option<&[u8]>,
         expected: Option<i64>,
     ) -> PyResult<()> {
-        let core = self.shared.core()?;
         let name = Name::new(namespace, agent, key);
         let change = match value {
             Some(value) if value.len() > LARGE => py.detach(|| Change::set(name, value)),
             Some(value) => Change::set(name, value),
             None => Change::delete(name),
         };
-        let change = Change { expected, ..change };
-        let now = core.context.clock.monotonic_ms();
-        Ok(self.open().transactions.change(id, change, now).map_err(Failure::from)?)
+        self.with(|all, now| all.change(id, Change { expected, ..change }, now))
     }
 
     /// Returns the value of a key as an open transaction sees it.
@@ -314,14 +261,9 @@ impl States {
         agent: &str,
         key: &str,
     ) -> PyResult<RawSeen<'py>> {
-        let core = self.shared.core()?;
-        let now = core.context.clock.monotonic_ms();
         let name = Name::new(namespace, agent, key);
-        let (seen, snapshot) = {
-            let mut open = self.open();
-            let seen = open.transactions.see(id, &name, now).map_err(Failure::from)?;
-            (seen, open.transactions.snapshot(id, now).map_err(Failure::from)?)
-        };
+        let (seen, snapshot) =
+            self.with(|all, now| Ok((all.see(id, &name, now)?, all.snapshot(id, now)?)))?;
         let before = self.read(py, |s| s.state_at(namespace, agent, key, At::Position(snapshot).into()))?;
         let before = before.map(|i| raw(py, i));
         let (changes, value) = match seen {
@@ -342,28 +284,20 @@ impl States {
         open_run: Option<&OpenRun>,
         first_committer: bool,
     ) -> PyResult<i64> {
-        let core = self.shared.core()?;
         let conflicts = if first_committer { Conflicts::FirstCommitter } else { Conflicts::Expected };
-        let now = core.context.clock.monotonic_ms();
-        let mut put = self.open().transactions.commit(id, conflicts, now).map_err(Failure::from)?;
+        let mut put = self.with(|all, now| all.commit(id, conflicts, now))?;
         if put.changes.is_empty() {
             return Ok(0);
         }
         put.actor = open_run.map(OpenRun::actor);
-        let committed = py.detach(|| core.store.ask_here(put, Durability::Synced).wait());
-        Ok(committed.map_err(Failure::from)?.commit)
+        Ok(self.read(py, |s| s.ask_here(put, Durability::Synced).wait())?.commit)
     }
 
     /// Ends a transaction without a commit. Returns the position it read at and its changes, which an open step commits
     /// with its result.
     fn take(&self, id: &str) -> PyResult<(i64, Vec<RawChange>)> {
-        let core = self.shared.core()?;
-        let now = core.context.clock.monotonic_ms();
-        let (snapshot, put) = {
-            let open = &mut self.open().transactions;
-            let snapshot = open.snapshot(id, now).map_err(Failure::from)?;
-            (snapshot, open.commit(id, Conflicts::Expected, now).map_err(Failure::from)?)
-        };
+        let (snapshot, put) =
+            self.with(|all, now| Ok((all.snapshot(id, now)?, all.commit(id, Conflicts::Expected, now)?)))?;
         let raw = |c: Change| {
             let Name { namespace, agent, key } = (*c.name).clone();
             let value = c.value.map(|v| v.decoded().map(|b| b.to_vec())).transpose().map_err(damaged)?;
@@ -373,14 +307,14 @@ impl States {
     }
 
     /// Ends a transaction without a commit. Returns false if it was already over.
-    fn abort(&self, id: &str) -> bool {
-        self.open().transactions.abort(id)
+    fn abort(&self, id: &str) -> PyResult<bool> {
+        self.with(|all, _| Ok(all.abort(id)))
     }
 
     /// Returns the commit number of a committed transaction, 0 if it was empty; None for any other. Errors if the transaction is older
     /// than the ids that are kept.
     fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
-        if self.open().transactions.was_empty(id) {
+        if self.with(|all, _| Ok(all.was_empty(id)))? {
             return Ok(Some(0));
         }
         let (found, now) = self.read(py, |s| Ok((s.transaction_outcome(id)?, s.now()?)))?;
@@ -391,8 +325,8 @@ impl States {
     }
 
     /// Returns the number of open transactions and the bytes they hold.
-    fn held(&self) -> (usize, usize) {
-        self.open().transactions.held()
+    fn held(&self) -> PyResult<(usize, usize)> {
+        self.with(|all, _| Ok(all.held()))
     }
 }
 

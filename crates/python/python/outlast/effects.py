@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import inspect
 import threading
 import time
@@ -88,14 +89,12 @@ async def drive_async(process: Process[T]) -> T:
         del answer
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Do:
     """An effect that a thread has by one function, and a task by another."""
 
-    __slots__ = ("wait", "awaited")
-
-    def __init__(self, wait: Callable[[], Any], awaited: Callable[[], Awaitable[Any]]) -> None:
-        self.wait = wait
-        self.awaited = awaited
+    wait: Callable[[], Any]
+    awaited: Callable[[], Awaitable[Any]]
 
 
 def sleep(seconds: float) -> Do:

@@ -6,6 +6,7 @@ A tag has no colon; the name of a class has one.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime
 import decimal
 import pathlib
@@ -86,14 +87,12 @@ _MAKERS |= {FLOAT: float, DICT: dict}
 CLASSES = frozenset(_KINDS)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Tagged:
     """A value that stands for another one while it is recorded: its tag, and plain data."""
 
-    __slots__ = ("tag", "data")
-
-    def __init__(self, tag: str, data: Any) -> None:
-        self.tag = tag
-        self.data = data
+    tag: str
+    data: Any
 
 
 def tagged(value: Any) -> Tagged | None:

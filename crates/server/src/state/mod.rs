@@ -106,24 +106,38 @@ impl StateDesk {
             Conflicts::Expected if !reads => Position::default(),
             _ => self.read(|s| s.state_position()).await?,
         };
+        self.open.lock().writer.actor()?;
+        Ok(self.begin_at(snapshot, timeout_ms)?)
+    }
+
+    /// Begins a transaction that reads at `snapshot`: see [`StateDesk::begin`].
+    pub fn begin_at(
+        &self,
+        snapshot: Position,
+        timeout_ms: Option<u64>,
+    ) -> Result<String, transaction::Error> {
         let id = format!("txn_{}", uuid_v7(self.clock.now(), random(&*self.entropy)));
-        let now = self.clock.monotonic_ms();
-        let mut open = self.open.lock();
-        open.writer.actor()?;
-        open.transactions.begin(&id, timeout_ms, snapshot, now)?;
+        self.with(|all, now| all.begin(&id, timeout_ms, snapshot, now))?;
         Ok(id)
+    }
+
+    /// Does something with the open transactions, at the time of the process's clock.
+    pub fn with<T>(
+        &self,
+        act: impl FnOnce(&mut Transactions, u64) -> Result<T, transaction::Error>,
+    ) -> Result<T, transaction::Error> {
+        let now = self.clock.monotonic_ms();
+        act(&mut self.open.lock().transactions, now)
     }
 
     /// Adds a change to an open transaction. Nothing is written to the store before `commit`.
     pub fn change(&self, id: &str, change: Change) -> Result<(), Error> {
-        let now = self.clock.monotonic_ms();
-        Ok(self.open.lock().transactions.change(id, change, now)?)
+        Ok(self.with(|all, now| all.change(id, change, now))?)
     }
 
     /// Returns the value of a key as an open transaction sees it.
     pub fn see(&self, id: &str, name: &Name) -> Result<Seen, Error> {
-        let now = self.clock.monotonic_ms();
-        Ok(self.open.lock().transactions.see(id, name, now)?)
+        Ok(self.with(|all, now| all.see(id, name, now))?)
     }
 
     /// Commits a transaction, all of it or nothing. Durable before it returns.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 from .. import budget as budgets, html
 from ..budget import NANO
+from ..effects import Do
 from ..errors import Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
 from ..opening import RunSpec, Store
 from ..say import say
@@ -35,31 +36,23 @@ _LOOK_S = 1.0
 
 
 class Bell:
-    """Wakes threads that wait for a change."""
+    """Wakes threads, and tasks of one event loop, that wait for a change. Rung with the lock held, by any thread."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, aio: bool) -> None:
         self.condition = threading.Condition(lock)
-
-    def ring(self) -> None:
-        self.condition.notify_all()
-
-
-class AsyncBell:
-    """Wakes tasks of one event loop that wait for a change. Any thread may ring."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        #: How often the bell was rung. Who waits for the next time gives the number that it has seen.
+        self.rung = 0
+        #: The event loop whose tasks wait; None where threads do.
+        self.loop = asyncio.get_running_loop() if aio else None
         self._waiting: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if here:
+        self.rung += 1
+        self.condition.notify_all()
+        if self.loop is None or asyncio._get_running_loop() is self.loop:
             self._wake()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()
@@ -67,9 +60,22 @@ class AsyncBell:
             if not future.done():
                 future.set_result(None)
 
+    def after(self, rung: int, seconds: float | None = None) -> Do:
+        """Waits until the bell is rung again, for at most so many seconds."""
+
+        def wait() -> None:
+            with self.condition:
+                self.condition.wait_for(lambda: self.rung != rung, seconds)
+
+        async def awaited() -> None:
+            if self.rung == rung:
+                await self.ring_or(seconds)
+
+        return Do(wait, awaited)
+
     async def ring_or(self, seconds: float | None) -> None:
         """Waits until somebody calls `ring`, for at most so many seconds."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
             await asyncio.wait([future], timeout=seconds)
@@ -120,7 +126,7 @@ class Core:
         spec = RunSpec(options.job, options.budget, dict(options.tags or {}), job=options.job, from_snapshot=options.from_snapshot)
         self.run = JobRun(store, spec)
         self.lock = threading.RLock()
-        self.bell: Any = AsyncBell() if aio else Bell(self.lock)
+        self.bell = Bell(self.lock, aio)
         self.stopping = threading.Event()
         self.over = False
         self.error: BaseException | None = None
@@ -328,10 +334,8 @@ class Core:
     def ended(self, index: int, seq: int, standing: str, tries: int, nano: int, raw: bytes, error: BaseException | None) -> None:
         """Adds the result of an item that was recorded: on disk, and visible from now on."""
         key, no = self.plan.key(index), self.run._no
-        result = Result(
-            key, index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
-            read=lambda: self.engine.value(no, seq), facts=lambda: facts_of(self.engine, no, key),
-        )  # fmt: skip
+        read, facts = (lambda: self.engine.value(no, seq)), (lambda: facts_of(self.engine, no, key))
+        result = Result(key, index, standing, tries, nano, False, self.run.id, read, facts, raw, error)
         with self.lock:
             # Only done items count: skipped and failed ones may not have made a call.
             self._worked += standing == "done"
@@ -438,7 +442,7 @@ class Core:
     def drain(self) -> None:
         """Claims no more items and waits until the running ones are finished: the store closes."""
         self.stop(None)
-        if isinstance(self.bell, Bell) and not self.abandoned:
+        if self.bell.loop is None and not self.abandoned:
             if not self.over and not self._is_dropped:
                 say(f"job {self.run.id}: what runs is finished, and no more")
             with self.lock:
@@ -461,9 +465,13 @@ class Core:
 
     # --- what the reader asks
 
-    def next_result(self) -> Result | None:
-        """The next result, with the lock held; None: there is none yet, or, when the batch is `over`, all were given."""
-        return self.outcomes.next(self.over)
+    def result_at(self, place: int) -> tuple[Result | None, bool, int]:
+        """The result at a place of those that are given, or the next one; None while there is none. Then whether the batch is
+        over, and how often the bell was rung by then."""
+        with self.lock:
+            over, outcomes = self.over, self.outcomes
+            result = outcomes.again(place, over) if place < len(outcomes.given) else outcomes.next(over)
+            return result, over, self.bell.rung
 
     def stats_now(self) -> Stats:
         """The counts, with the cost as it is in the store now."""

@@ -8,19 +8,49 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator
 
 from .. import declared, runtime
-from ..effects import drive, drive_async
+from ..effects import Process, drive, drive_async
 from ..say import say
 from ..steps.spec import is_async
 from . import progress, work
 from .core import Core
 from .options import Options, taking
 from .progress import Stats
-from .queue import Take, Wait
+from .queue import Wait
 from .results import Result
 from .table import Tabular
 
 
-class Batch(Tabular):
+class Handle(Tabular):
+    """What a batch of threads and one of tasks tell of themselves."""
+
+    # None before the batch has begun.
+    _core: Core | None
+
+    @property
+    def stats(self) -> Stats:
+        """The counts of items, and the batch's cost so far."""
+        return Stats() if self._core is None else self._core.stats_now()
+
+    @property
+    def failed(self) -> list[Result]:
+        """Results of the failed and dead items so far."""
+        return [] if self._core is None else self._core.outcomes.failed
+
+    def __iter__(self) -> Iterator[Result]:
+        raise NotImplementedError
+
+    def _results(self) -> Iterator[Result]:
+        return iter(self)
+
+    def __repr__(self) -> str:
+        words = ", not begun" if self._core is None else f" {self._core.run.id}: {self._core.words()}"
+        return f"<outlast.{type(self).__name__}{words}>"
+
+    def _repr_html_(self) -> str:
+        return repr(self).replace("<", "&lt;") if self._core is None else self._core.html()
+
+
+class Batch(Handle):
     """A running batch of `outlast.map`. Iterating gives its results; `wait()` waits for its end.
 
     Each iteration gives all results from the first one: those that were read before come from the store, and not from memory.
@@ -28,24 +58,16 @@ class Batch(Tabular):
     claims no more items and finishes what runs.
     """
 
+    _core: Core
+
     def __init__(self, core: Core) -> None:
         self._core = core
         self._place = 0
         count = core.wanted_workers
         core.workers_start(count)
         for _ in range(count):
-            threading.Thread(target=_work, args=(core,), name="outlast batch", daemon=True).start()
+            threading.Thread(target=drive, args=(_work(core),), name="outlast batch", daemon=True).start()
         _mind(self, core)
-
-    @property
-    def stats(self) -> Stats:
-        """The counts of items, and the batch's cost so far."""
-        return self._core.stats_now()
-
-    @property
-    def failed(self) -> list[Result]:
-        """Results of the failed and dead items so far."""
-        return self._core.outcomes.failed
 
     def __iter__(self) -> Iterator[Result]:
         place = 0
@@ -72,31 +94,17 @@ class Batch(Tabular):
         """The result at a place of those that are given; None at the end. Errors: at the end, what stopped the batch."""
         core = self._core
         try:
-            with core.lock:
-                while True:
-                    over = core.over
-                    if place < len(core.outcomes.given):
-                        return core.outcomes.again(place, over)
-                    result = core.next_result()
-                    if result is not None:
-                        return result
-                    if over:
-                        break
-                    core.bell.condition.wait()
+            while True:
+                result, over, rung = core.result_at(place)
+                if result is not None or over:
+                    break
+                core.bell.after(rung).wait()
         except KeyboardInterrupt:
             self._interrupted()
             raise
-        core.all_told()
-        return None
-
-    def _results(self) -> Iterator[Result]:
-        return iter(self)
-
-    def __repr__(self) -> str:
-        return f"<outlast.Batch {self._core.run.id}: {self._core.words()}>"
-
-    def _repr_html_(self) -> str:
-        return self._core.html()
+        if result is None:
+            core.all_told()
+        return result
 
     def _interrupted(self) -> None:
         """Stops after Ctrl-C, and lets running items finish. A second Ctrl-C leaves at once."""
@@ -113,26 +121,32 @@ class Batch(Tabular):
         say(progress.resume_hint())
 
 
-def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
+def _mind(batch: Handle, core: Core) -> None:
     """Ensures that a batch stops when its handle is dropped, and that its partial file is removed at the end of the
     process."""
     weakref.finalize(batch, core.dropped).atexit = False
     weakref.finalize(batch, core.drop_out)
 
 
-def _work(core: Core) -> None:
-    """The work of a worker's thread."""
+def _work(core: Core) -> Process[None]:
+    """The work of a worker, a thread or a task."""
     try:
         while True:
             with core.lock:
-                while isinstance(taken := core.take(), Wait):
-                    core.bell.condition.wait(_patience(taken))
+                taken, rung = core.take(), core.bell.rung
             if taken is None:
                 return
+            if isinstance(taken, Wait):
+                yield core.bell.after(rung, _patience(taken))
+                continue
             try:
-                drive(work.one(core, taken.index, taken.alone))
+                yield from work.one(core, taken.index, taken.alone)
+            except GeneratorExit:
+                raise
             except BaseException as e:
                 core.crashed(e)
+                if core.bell.loop is not None and isinstance(e, asyncio.CancelledError):
+                    raise
     finally:
         core.worker_left()
 
@@ -142,7 +156,7 @@ def _patience(wait: Wait) -> float:
     return 1.0 if wait.seconds is None else min(1.0, max(0.0, wait.seconds))
 
 
-class AsyncBatch(Tabular):
+class AsyncBatch(Handle):
     """A batch of `outlast.amap`. It begins when it is first awaited: `async for` gives its results, `await` waits for its end.
 
     Each iteration gives all results from the first one: those that were read before come from the store, and not from memory.
@@ -158,16 +172,6 @@ class AsyncBatch(Tabular):
         # Held by the one of several readers that begins the batch.
         self._beginning = asyncio.Lock()
         self._is_given_up = False
-
-    @property
-    def stats(self) -> Stats:
-        """The counts of items, and the batch's cost so far."""
-        return Stats() if self._core is None else self._core.stats_now()
-
-    @property
-    def failed(self) -> list[Result]:
-        """Results of the failed and dead items so far."""
-        return [] if self._core is None else self._core.outcomes.failed
 
     def __aiter__(self) -> AsyncIterator[Result]:
         return _Reader(self)
@@ -202,30 +206,16 @@ class AsyncBatch(Tabular):
         core = await self._begun()
         try:
             while True:
-                over = core.over
-                with core.lock:
-                    if place < len(core.outcomes.given):
-                        return core.outcomes.again(place, over)
-                    result = core.next_result()
-                if result is not None:
-                    return result
-                if over:
+                result, over, rung = core.result_at(place)
+                if result is not None or over:
                     break
-                await core.bell.ring_or(None)
+                await core.bell.after(rung).awaited()
         except asyncio.CancelledError:
             await self._drain(core)
             raise
-        core.all_told()
-        return None
-
-    def _results(self) -> Iterator[Result]:
-        return iter(self)
-
-    def __repr__(self) -> str:
-        return "<outlast.AsyncBatch, not begun>" if self._core is None else f"<outlast.AsyncBatch {self._core.run.id}: {self._core.words()}>"
-
-    def _repr_html_(self) -> str:
-        return repr(self).replace("<", "&lt;") if self._core is None else self._core.html()
+        if result is None:
+            core.all_told()
+        return result
 
     async def _begun(self) -> Core:
         async with self._beginning:
@@ -254,7 +244,7 @@ class AsyncBatch(Tabular):
             raise
         count = core.wanted_workers
         core.workers_start(count)
-        self._tasks = [asyncio.create_task(_work_async(core)) for _ in range(count)]
+        self._tasks = [asyncio.create_task(drive_async(_work(core))) for _ in range(count)]
         _mind(self, core)
         return core
 
@@ -290,29 +280,6 @@ class _Reader:
             raise StopAsyncIteration
         self._place += 1
         return result
-
-
-async def _work_async(core: Core) -> None:
-    """The work of a worker's task."""
-    try:
-        while True:
-            with core.lock:
-                taken = core.take()
-            if taken is None:
-                return
-            if isinstance(taken, Wait):
-                await core.bell.ring_or(_patience(taken))
-                continue
-            assert isinstance(taken, Take)
-            try:
-                await drive_async(work.one(core, taken.index, taken.alone))
-            except asyncio.CancelledError as e:
-                core.crashed(e)
-                raise
-            except BaseException as e:
-                core.crashed(e)
-    finally:
-        core.worker_left()
 
 
 @taking(Options)

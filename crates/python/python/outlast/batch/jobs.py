@@ -105,7 +105,7 @@ class Job(Tabular):
         self._engine.reset_item(self._no, key, reuse_answers).wait()
 
     def _item(self, row: Any) -> Item:
-        seq, key, status, index, (tries, deaths, failed_starts), _, nano, _, _, _, reason = row
+        seq, key, status, index, (tries, deaths, failed_starts), _, nano, _, _, _, reason, _ = row
         return Item(key, status, index, tries, deaths, failed_starts, nano / 1e9, reason, self, seq)
 
     def _results(self) -> Iterator[Result]:

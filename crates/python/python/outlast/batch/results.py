@@ -48,7 +48,6 @@ class Result:
         key: str,
         index: int,
         status: str,
-        *,
         attempts: int,
         cost_nano_usd: int,
         cached: bool,
@@ -58,17 +57,10 @@ class Result:
         raw: bytes | None = None,
         raised: BaseException | None = None,
     ) -> None:
-        self.key = key
-        self.index = index
-        self.status = status
-        self.attempts = attempts
-        self.cost_nano_usd = cost_nano_usd
-        self.cached = cached
-        self._job = job
-        self._raw = raw
-        self._read = read
-        self._raised = raised
-        self._facts: Callable[[], Facts] = facts
+        self.key, self.index, self.status = key, index, status
+        self.attempts, self.cost_nano_usd, self.cached = attempts, cost_nano_usd, cached
+        self._job, self._read, self._facts = job, read, facts
+        self._raw, self._raised = raw, raised
 
     @property
     def ok(self) -> bool:
@@ -153,10 +145,7 @@ def read_back(run: Any, key: str, index: int, recorded: "_native.Items | None" =
     else:
         seq, standing, tries, nano, *_ = found
         read = functools.partial(recorded.value, seq)
-    return Result(
-        key, index, standing, attempts=tries, cost_nano_usd=nano, cached=cached, job=run.id,
-        read=read, facts=lambda: facts_of(engine, no, key),
-    )  # fmt: skip
+    return Result(key, index, standing, tries, nano, cached, run.id, read, lambda: facts_of(engine, no, key))
 
 
 class Outcomes:

@@ -11,6 +11,7 @@ loop. Whatever is not certain is no.
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import functools
 import gc
@@ -58,20 +59,32 @@ def digest(value: Any, index: int) -> str:
         ) from None
 
 
+@dataclasses.dataclass
 class Watch:
-    """Source of a job's inputs, and the functions of the job by which `Pulls` and `AsyncPulls` take them."""
+    """Source of a job's inputs, and the functions of the job by which `Pulls` takes them."""
 
-    def __init__(self, source: Any, take: Callable[[], Any], take_async: Callable[[], Any], other: Callable[[str], None]) -> None:
-        self.source = source
-        self.take = take
-        self.take_async = take_async
-        self.other = other
-        self.begun = False
+    source: Any
+    take: Callable[[], Any]
+    take_async: Callable[[], Any]
+    other: Callable[[str], None]
+    begun: bool = False
 
     def begin(self) -> None:
         if self.begun:
             self.other("goes through its inputs more than once")
         self.begun = True
+
+    def pulled(self) -> Any:
+        value = self.take()
+        if value is END:
+            raise StopIteration
+        return value
+
+    async def pulled_async(self) -> Any:
+        value = await self.take_async()
+        if value is END:
+            raise StopAsyncIteration
+        return value
 
 
 class Inputs:
@@ -84,18 +97,17 @@ class Inputs:
         self._watch.begin()
         return Pulls(self._watch)
 
-    def __aiter__(self) -> "AsyncPulls":
-        self._watch.begin()
-        return AsyncPulls(self._watch)
+    def __aiter__(self) -> "Pulls":
+        return iter(self)
 
     # Supports `next(inputs)` without a loop.
     def __next__(self) -> Any:
         self._watch.begun = True
-        return _pulled(self._watch.take())
+        return self._watch.pulled()
 
     async def __anext__(self) -> Any:
         self._watch.begun = True
-        return _pulled_async(await self._watch.take_async())
+        return await self._watch.pulled_async()
 
     def __len__(self) -> int:
         self._watch.other("asks how many inputs there are")
@@ -125,7 +137,7 @@ class Inputs:
 
 
 class Pulls:
-    """The iterator over `Inputs`."""
+    """The iterator over `Inputs`, plain or asynchronous."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -140,32 +152,13 @@ class Pulls:
             through = _reader(self)
             if through:
                 self._watch.other(f"reads its inputs through {through}, which counts or pairs them")
-        return _pulled(self._watch.take())
+        return self._watch.pulled()
 
-
-class AsyncPulls:
-    """The asynchronous iterator over `Inputs`."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def __aiter__(self) -> "AsyncPulls":
+    def __aiter__(self) -> "Pulls":
         return self
 
     async def __anext__(self) -> Any:
-        return _pulled_async(await self._watch.take_async())
-
-
-def _pulled(value: Any) -> Any:
-    if value is END:
-        raise StopIteration
-    return value
-
-
-def _pulled_async(value: Any) -> Any:
-    if value is END:
-        raise StopAsyncIteration
-    return value
+        return await self._watch.pulled_async()
 
 
 def _reader(pulls: Pulls) -> str | None:

@@ -104,8 +104,8 @@ class Record:
         #: Digests of `mark`.
         self.imported: set[str] = set()
         wanted = hashlib.sha256(version).hexdigest()
-        rows = paged(lambda last: _native.results(run._engine, run._no, last[0] if last else 0, _PAGE), _PAGE)
-        for seq, key, attempt, closed, _, index, content, has, standing, value in rows:
+        rows = paged(lambda last: run._engine.items(run._no, last[0] if last else 0, _PAGE, True), _PAGE)
+        for seq, key, standing, index, _, attempt, _, _, _, closed, _, (content, has, value) in rows:
             if content is not None:
                 self.imported.add(content)
             if standing == "done" and has == wanted:

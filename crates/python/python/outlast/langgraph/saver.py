@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import random
 import threading
@@ -21,6 +22,7 @@ from langgraph.checkpoint.base import (  # type: ignore[import-not-found,unused-
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # type: ignore[import-not-found,unused-ignore]
 
 from .. import runtime
+from ..effects import Process, drive, drive_async
 from ..errors import Conflict
 from ..state.table import Change
 from . import prune, rows
@@ -214,17 +216,15 @@ class OutlastSaver(BaseCheckpointSaver[str]):
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         """Stores a checkpoint: on disk before `put` returns. Errors: `Conflict`, `LeaseLost`."""
-        following = self._following(config, checkpoint, metadata, new_versions)
-        try:
-            self._rows.commit(following.thread, following.changes)
-        except Conflict:
-            raise self._forked(following) from None
-        return self._settled(following)
+        return drive(self._put(config, checkpoint, metadata, new_versions))
 
     async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        return await drive_async(self._put(config, checkpoint, metadata, new_versions))
+
+    def _put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Process[Any]:
         following = self._following(config, checkpoint, metadata, new_versions)
         try:
-            await self._rows.submit(following.thread, following.changes).awaited()
+            yield self._rows.submit(following.thread, following.changes)
         except Conflict:
             raise self._forked(following) from None
         return self._settled(following)
@@ -463,32 +463,28 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         """Forgets what was read of a thread, so that the thread is read again."""
         with self._lock:
             # In place: a compiled graph has a shallow copy of the saver.
-            for head in [head for head in self._heads if head[0] == thread]:
-                del self._heads[head]
-            for named in [named for named in self._named if named[0] == thread]:
-                del self._named[named]
-            for place in [place for place in self._bases if place[0] == thread]:
-                del self._bases[place]
-            for last in [last for last in self._stored_last if last[0] == thread]:
-                del self._stored_last[last]
+            known: tuple[dict[Any, Any], ...] = (self._heads, self._named, self._bases, self._stored_last)
+            for places in known:
+                for place in [place for place in places if place[0] == thread]:
+                    del places[place]
             self._lately.forget(thread)
 
 
+@dataclasses.dataclass
 class _Following:
     """A checkpoint that is being written to the disk."""
 
-    def __init__(self, thread: str, ns: str, id: str, newest: str, seen: int) -> None:
-        self.thread = thread
-        self.ns = ns
-        self.id = id
-        #: The thread's newest checkpoint once this one is stored.
-        self.newest = newest
-        #: The version of the word on the newest that this one follows.
-        self.seen = seen
-        self.changes: list[Change] = []
-        self.blobs: dict[str, Blob] = {}
-        #: Small values of the checkpoint's row.
-        self.small: dict[str, Blob] = {}
+    thread: str
+    ns: str
+    id: str
+    #: The thread's newest checkpoint once this one is stored.
+    newest: str
+    #: The version of the word on the newest that this one follows.
+    seen: int
+    changes: list[Change] = dataclasses.field(default_factory=list)
+    blobs: dict[str, Blob] = dataclasses.field(default_factory=dict)
+    #: Small values of the checkpoint's row.
+    small: dict[str, Blob] = dataclasses.field(default_factory=dict)
 
 
 def _place(config: Any) -> tuple[str, str]:

@@ -3,6 +3,7 @@ way there, of which the next checkpoint's values are made."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter, OrderedDict
 from typing import Any
@@ -47,20 +48,21 @@ class Rows(Table):
         return version, None if value is None else rows.unpack(value)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Blob:
     """A channel's value as it was stored or read last, against which the next value is stored as a difference."""
 
-    __slots__ = ("version", "kind", "data", "links", "behind", "root")
+    version: Any
+    kind: str
+    data: bytes
+    #: Differences from the whole value to this one, and their bytes.
+    links: int = 0
+    behind: int = 0
+    #: Bytes of the whole value at the chain's start.
+    root: int = 0
 
-    def __init__(self, version: Any, kind: str, data: bytes, links: int = 0, behind: int = 0, root: int = 0) -> None:
-        self.version = version
-        self.kind = kind
-        self.data = data
-        #: Differences from the whole value to this one, and their bytes.
-        self.links = links
-        self.behind = behind
-        #: Bytes of the whole value at the chain's start.
-        self.root = root or len(data)
+    def __post_init__(self) -> None:
+        self.root = self.root or len(self.data)
 
     def whole(self) -> bytes:
         return rows.pack([self.kind, self.data])
