@@ -2,14 +2,14 @@
 // work on at once.
 
 import { limits } from './budget.js';
-import { decode, encode, identity, sha256 } from './codec.js';
+import { decode, identity, plain, sha256 } from './codec.js';
 import { Current, storage } from './context.js';
 import { BudgetExceeded, Conflict, DuplicateKey, errorOf, ItemFailed, LeaseLost, NoServer, OutlastError, RunHalted, Skip, StepTimeout, StopRequested } from './errors.js';
 import { delay } from './retry.js';
 import { parentOn, Run } from './run.js';
 import { program } from './server.js';
 import { Session } from './session.js';
-import { changesOf, described, Memory } from './steps.js';
+import { described, Memory } from './steps.js';
 import { sleep, timed } from './time.js';
 
 /**
@@ -306,7 +306,7 @@ class Work {
       let error;
       try {
         made = await timeout.race(storage.run(here, async () => this.fn(one.item)));
-        made = `{"value":${encode(made)}}`;
+        made = { value: plain(made) };
       } catch (e) {
         error = e;
       } finally {
@@ -321,8 +321,8 @@ class Work {
       }
       if (error === undefined) {
         try {
-          const about = await session.does('record_item', { seq }, { end: `{"done":${made}}`, ...changesOf(here) });
-          return this._makes(await this._ended(one, { seq, ...about, value: JSON.parse(/** @type {string} */ (made)) }, false));
+          const about = await session.does('record_item', { seq, end: { done: made }, changes: here.changes });
+          return this._makes(await this._ended(one, { seq, ...about, value: made }, false));
         } catch (e) {
           if (!(e instanceof Conflict)) throw e;
           error = e;
@@ -334,7 +334,7 @@ class Work {
       }
       const wait = delay(options.retries, error, tried);
       if (wait === undefined || this.isStopping) {
-        const about = await session.does('record_item', { seq }, { end: `{"failed":${JSON.stringify({ error: described(error) })}}` });
+        const about = await session.does('record_item', { seq, end: { failed: { error: described(error) } } });
         return this._makes(new Result({ key: one.key, index: one.index, ok: false, error, attempts: about.tries, costUsd: about.cost_nano_usd / 1e9 }));
       }
       await sleep(wait, run.signal);

@@ -25,7 +25,16 @@ const HINT = 'use plain data: texts, numbers, booleans, null, arrays, plain obje
  * @returns {string}
  */
 export function encode(value) {
-  return JSON.stringify(tagged(value, 'the value', [], refused));
+  return JSON.stringify(plain(value));
+}
+
+/**
+ * The value as data that JSON has: a copy, from which `decode` makes the same value again. Throws `NotSerializable`.
+ * @param {unknown} value
+ * @returns {any}
+ */
+export function plain(value) {
+  return tagged(value, 'the value', [], refused);
 }
 
 /** @param {string} what @param {string} path @returns {Error} */

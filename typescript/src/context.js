@@ -5,7 +5,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { sha256 } from './codec.js';
 import { AlreadySettled, NoRun } from './errors.js';
 
-/** @typedef {{namespace: string, agent: string, key: string, value?: string, expected?: number}} Change JSON text as value. */
+/** @typedef {{namespace: string, agent: string, key: string, value?: unknown, expected?: number}} Change Its value is data of `plain`. */
 
 /** What `current()` gives: the run, and the step or item that is open around the code. */
 export class Current {

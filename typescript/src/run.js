@@ -4,7 +4,7 @@ import { setMaxListeners } from 'node:events';
 import process from 'node:process';
 
 import { limits, ms, nanoUsd } from './budget.js';
-import { decode, encode, identity } from './codec.js';
+import { decode, identity, plain } from './codec.js';
 import { Current, storage } from './context.js';
 import { ApprovalDenied, errorOf, NoServer, RunNotOpen, StopRequested } from './errors.js';
 import { Session } from './session.js';
@@ -96,9 +96,9 @@ export class Run {
 
   /** Saves a value under a name, of which the newest counts. @param {string} name @param {unknown} value */
   async checkpoint(name, value) {
-    const text = encode(value);
+    const data = plain(value);
     // A completed run has its checkpoints.
-    if (!this._session.isReplay) await this._does('save_checkpoint', { name }, { value: text });
+    if (!this._session.isReplay) await this._does('save_checkpoint', { name, value: data });
   }
 
   /** The newest value of a checkpoint, to go on from; undefined without one. @param {string} name @returns {Promise<any>} */
@@ -132,7 +132,7 @@ export class Run {
   async approve(tool, args = {}, how = {}) {
     this._mayGoOn();
     const expires = how.timeout === undefined ? undefined : ms('timeout', how.timeout) / 1000;
-    const question = { tool, sideEffect: how.sideEffect, arguments: JSON.parse(encode(args)), key: how.key, expiresInSeconds: expires };
+    const question = { tool, sideEffect: how.sideEffect, arguments: plain(args), key: how.key, expiresInSeconds: expires };
     let answer = this._session.isReplay ? await this._recalled(question) : await this._ownRun('POST', '/v1/approvals', question);
     for (let pause = SOON; answer.status === 'pending'; pause = Math.min(pause * 1.5, LATER)) {
       await sleep(pause, this.signal);
@@ -207,11 +207,11 @@ export class Run {
 
   /**
    * A deed that opens or changes something. What is open is closed also in a run that was stopped.
-   * @param {string} deed @param {Record<string, unknown>} about @param {Record<string, string>} [values]
+   * @param {string} deed @param {Record<string, unknown>} about
    */
-  async _does(deed, about, values) {
+  async _does(deed, about) {
     if (!deed.startsWith('record')) this._mayGoOn();
-    return this._session.does(deed, about, values);
+    return this._session.does(deed, about);
   }
 
   /** @param {string} method @param {string} path @param {unknown} [body] */

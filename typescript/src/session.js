@@ -73,16 +73,13 @@ export class Session {
   }
 
   /**
-   * Does one deed, and gives what came of it. `values` are JSON texts that are put in as they are.
+   * Does one deed, and gives what came of it. Values are what `plain` made of them.
    * @param {string} deed
    * @param {Record<string, unknown>} about
-   * @param {Record<string, string>} [values]
    * @returns {Promise<any>}
    */
-  async does(deed, about, values = {}) {
-    const members = Object.entries(about).filter(([, v]) => v !== undefined).map(([k, v]) => `${JSON.stringify(k)}:${JSON.stringify(v)}`);
-    const texts = Object.entries(values).map(([k, text]) => `${JSON.stringify(k)}:${text}`);
-    return this.server.ask('POST', `/v1/run_sessions/${this.told.session}`, `{${JSON.stringify(deed)}:{${[...members, ...texts].join(',')}}}`);
+  async does(deed, about) {
+    return this.server.ask('POST', `/v1/run_sessions/${this.told.session}`, JSON.stringify({ [deed]: about }));
   }
 
   /**

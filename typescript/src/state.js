@@ -1,6 +1,6 @@
 // State: versioned values by key, which outlive every process. Inside a step or an item, changes commit with its result.
 
-import { decode, encode } from './codec.js';
+import { decode, plain } from './codec.js';
 import { storage } from './context.js';
 import { Conflict } from './errors.js';
 
@@ -28,13 +28,13 @@ export class State {
     const got = await this._run._session.does('get', { ...this._at, key });
     const mine = this._here()?.mine(this._at.namespace, this._at.agent, key) ?? [];
     const last = mine.at(-1);
-    const json = last === undefined ? got.value : last.value && JSON.parse(last.value);
+    const json = last === undefined ? got.value : last.value;
     return { version: got.version + mine.length, value: json === undefined ? undefined : decode(json) };
   }
 
   /** @param {string} key @param {unknown} value */
   async set(key, value) {
-    await this._change({ ...this._at, key, value: encode(value) });
+    await this._change({ ...this._at, key, value: plain(value) });
   }
 
   /** Deletes a key; its history stays. @param {string} key */
@@ -47,7 +47,7 @@ export class State {
    * @param {string} key @param {number} version @param {unknown} value
    */
   async compareAndSet(key, version, value) {
-    await this._change({ ...this._at, key, value: encode(value), expected: version });
+    await this._change({ ...this._at, key, value: plain(value), expected: version });
   }
 
   /**
@@ -79,8 +79,6 @@ export class State {
     if (this._run._session.isReplay) return;
     const here = this._here();
     if (here) return here.add(change);
-    const { value, ...about } = change;
-    const text = JSON.stringify(about);
-    await this._run._does('put', {}, { changes: `[${value === undefined ? text : `${text.slice(0, -1)},"value":${value}}`}]` });
+    await this._run._does('put', { changes: [change] });
   }
 }

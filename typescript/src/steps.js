@@ -1,7 +1,7 @@
 // Steps: functions that are done once over all lives of a run. A step is found recorded; or opened, run, recorded, and tried
 // again.
 
-import { decode, encode, identity, sha256, shown } from './codec.js';
+import { decode, identity, plain, sha256, shown } from './codec.js';
 import { Current, storage } from './context.js';
 import { AlreadySettled, Conflict, DuplicateKey, OutlastError, RunCompleted, StepDiverged, StepFailed, StepInDoubt, StepTimeout, Unkeyable } from './errors.js';
 import { delay } from './retry.js';
@@ -204,11 +204,11 @@ export class StepCall {
       let error;
       try {
         const made = await timeout.race(storage.run(here, async () => this.fn(...this.args)));
-        // Encoded before anything is written: what cannot be recorded fails the step.
-        const text = `{"args":${JSON.stringify(shown(this.args))},"value":${encode(made)}}`;
+        // Before anything is written: what cannot be recorded fails the step.
+        const value = { args: shown(this.args), value: plain(made) };
         here.isOver = true;
-        await run._does('record', { seq: begun.seq, changes: undefined }, { value: text, ...changesOf(here) });
-        return decode(JSON.parse(text).value);
+        await run._does('record', { seq: begun.seq, value, changes: here.changes });
+        return decode(value.value);
       } catch (e) {
         error = e;
       } finally {
@@ -218,7 +218,7 @@ export class StepCall {
       if (isNoOutcome(error, run)) throw error;
       const wait = delay(options.retries, error, tried);
       const failure = { args: shown(this.args), error: described(error) };
-      await run._does('record', { seq: begun.seq, failed: true, again: wait !== undefined }, { value: JSON.stringify(failure) });
+      await run._does('record', { seq: begun.seq, failed: true, again: wait !== undefined, value: failure });
       if (options.atMostOnce) this.memory.note({ seq: begun.seq, key: this.key, state: 'failed', value: failure });
       if (wait === undefined) throw error;
       await sleep(wait, this.around?.signal ?? run.signal);
@@ -277,13 +277,6 @@ export class StepCall {
   }
 }
 
-/** @param {Current} here @returns {Record<string, string>} */
-export function changesOf(here) {
-  if (here.changes.length === 0) return {};
-  const texts = here.changes.map(({ value, ...about }) => `{${[...Object.entries(about).filter(([, v]) => v !== undefined).map(([k, v]) => `${JSON.stringify(k)}:${JSON.stringify(v)}`), ...(value === undefined ? [] : [`"value":${value}`])].join(',')}}`);
-  return { changes: `[${texts.join(',')}]` };
-}
-
 /**
  * Whether an error says that this process may not go on, and not what came of the step: nothing is recorded then, and the
  * next life runs the step again.
@@ -310,14 +303,14 @@ export async function resolveStep(run, key, what) {
   if (Object.keys(what).length !== 1) throw new TypeError('resolve wants one of result, failed and rerun');
   const found = run._memory.find(key);
   const value = what.rerun
-    ? '{"args":[],"resolved":"rerun"}'
+    ? { args: [], resolved: 'rerun' }
     : what.failed !== undefined
-      ? JSON.stringify({ args: [], resolved: 'failed', error: { type: 'StepFailed', message: what.failed } })
-      : `{"args":[],"resolved":"done","value":${encode(what.result)}}`;
+      ? { args: [], resolved: 'failed', error: { type: 'StepFailed', message: what.failed } }
+      : { args: [], resolved: 'done', value: plain(what.result) };
   const failed = what.rerun === true || what.failed !== undefined;
   try {
-    const { seq } = await run._does('resolve_step', { key, seq: found?.seq, failed }, { value });
-    run._memory.note({ seq, key, state: failed ? 'failed' : 'done', value: JSON.parse(value) });
+    const { seq } = await run._does('resolve_step', { key, seq: found?.seq, failed, value });
+    run._memory.note({ seq, key, state: failed ? 'failed' : 'done', value });
   } catch (error) {
     if (!(error instanceof AlreadySettled)) throw error;
     throw new StepInDoubt(`step ${key} of run ${run.id} is not in doubt: its result is recorded`, { code: 'step_in_doubt' });
