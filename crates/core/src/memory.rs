@@ -12,11 +12,7 @@ use std::{
 };
 
 use crate::{
-    engine::{
-        Loaded, Need, Numbers, Op,
-        loaded::Table,
-        op::{self},
-    },
+    engine::{Loaded, Need, Numbers, Op, loaded::Table, op},
     envelope::{
         Budget, Envelope,
         audit::{Gone, Sums},

@@ -41,12 +41,6 @@ impl Base {
     pub fn new(seq: Seq, chain: impl Into<Chain>, body: Bytes) -> Base {
         Base { seq, chain: chain.into(), text: Text::of(body) }
     }
-
-    /// Returns the number of bytes that `body` shares with the base at its start, and at its end. An outline may find
-    /// fewer than there are.
-    pub(super) fn common(&self, body: &Outlined<'_>, at_least: usize) -> Option<(usize, usize)> {
-        self.text.common(body, at_least)
-    }
 }
 
 /// Last bodies of one run, at most [`MAX_BASES`].
@@ -59,10 +53,6 @@ pub struct BodyBases {
 }
 
 impl BodyBases {
-    pub fn new() -> BodyBases {
-        BodyBases::default()
-    }
-
     /// Makes `base` the newest, and drops the oldest if there are too many.
     ///
     /// A body whose entry is already here (it was replayed) only becomes the newest again.
@@ -130,7 +120,7 @@ fn choose<'a>(body: &[u8], bases: &'a [Base]) -> Option<(&'a Base, usize, usize)
             }
             None => MIN_SHARED.max(body.len() / 8),
         };
-        let Some((prefix, suffix)) = base.common(&outlined, at_least) else { continue };
+        let Some((prefix, suffix)) = base.text.common(&outlined, at_least) else { continue };
         let chain_len = base.chain.len.saturating_add((body.len() - prefix - suffix) as u64);
         if chain_len <= (body.len() as u64).saturating_mul(4) + CHAIN_SLACK {
             best = Some((base, prefix, suffix));
@@ -149,7 +139,7 @@ mod tests {
     }
 
     fn check(pushed: impl IntoIterator<Item = i64>, kept: &[i64]) {
-        let mut bases = BodyBases::new();
+        let mut bases = BodyBases::default();
         pushed.into_iter().for_each(|seq| bases.push(base(seq)));
         let seqs: Vec<i64> = bases.as_slice().iter().map(|base| base.seq.0).collect();
         assert_eq!(seqs, kept);
@@ -168,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_base_is_found_by_its_entry() {
-        let mut bases = BodyBases::new();
+        let mut bases = BodyBases::default();
         assert!(bases.is_empty() && bases.get(Seq(1)).is_none());
         bases.push(base(1));
         assert_eq!(bases.get(Seq(1)).unwrap().text.len(), 10);

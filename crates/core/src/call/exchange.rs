@@ -6,10 +6,7 @@
 
 use crate::{
     call::{Broken, FailedTry, Patience, Visible, desk::ForExchange},
-    engine::{
-        self, Bill, Close,
-        call::settle::{self},
-    },
+    engine::{self, Bill, Close, call::settle},
     journal::State,
     store,
 };

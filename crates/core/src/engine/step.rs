@@ -334,8 +334,7 @@ impl CountLoop {
                 .map(|free| Refusal::of(Unit::Loops, 1, envelope, free, now))
         });
         if let Some(refusal) = over {
-            guard::halt(l, self.actor.run, refusal.clone())?;
-            return Ok(Turn::Refused(refusal));
+            return guard::halt(l, self.actor.run, refusal).map(Turn::Refused);
         }
         l.envelope_mut(own)?.spent[Unit::Loops] += 1;
         l.run_mut(self.actor.run)?.explicit_loops = true;

@@ -105,11 +105,13 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            budget::Source,
-            op::Op,
+            Op, Source,
             tests::bench::{Bench, usd},
         },
-        envelope::budget::{Name, Per, Terms},
+        envelope::{
+            Per,
+            budget::{Name, Terms},
+        },
         run::Policy,
         store::{Answer, Error, Question, Ticket},
     };

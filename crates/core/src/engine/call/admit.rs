@@ -97,24 +97,22 @@ impl Admit {
             return Ok(Answer::Refused(refusal));
         }
         if let Some(refusal) = guard::time_over(l, self.actor.run, self.active_ms, now)? {
-            guard::halt(l, self.actor.run, refusal.clone())?;
-            return Ok(Answer::Refused(refusal));
+            return guard::halt(l, self.actor.run, refusal).map(Answer::Refused);
         }
         let windows = windows::open(l, self.actor.run, now)?;
         if let Some(refusal) = self.price_refusal(l, &windows, now)? {
             // A supervised run would only be started again to ask the same. The requests of header callers are
             // independent, and one model without a price must not stop the others.
-            if l.run(self.actor.run)?.command_key.is_some() {
-                guard::halt(l, self.actor.run, refusal.clone())?;
-            }
-            return Ok(Answer::Refused(refusal));
+            return match l.run(self.actor.run)?.command_key.is_some() {
+                true => guard::halt(l, self.actor.run, refusal).map(Answer::Refused),
+                false => Ok(Answer::Refused(refusal)),
+            };
         }
         let repeats = self.repeats(l, stands_for);
         if repeats.lost.is_none()
             && let Some(refusal) = self.divergence_refusal(l, now)?
         {
-            guard::halt(l, self.actor.run, refusal.clone())?;
-            return Ok(Answer::Refused(refusal));
+            return guard::halt(l, self.actor.run, refusal).map(Answer::Refused);
         }
         if self.behind {
             // A replay passes the queue; a new call does not. A call that cannot fit halts the run only when the calls
@@ -128,10 +126,7 @@ impl Admit {
                 self.wait_for_others(l, &refusal)?;
                 Ok(Answer::Wait { refusal })
             }
-            Plan::Refuse(refusal) => {
-                guard::halt(l, self.actor.run, refusal.clone())?;
-                Ok(Answer::Refused(refusal))
-            }
+            Plan::Refuse(refusal) => guard::halt(l, self.actor.run, refusal).map(Answer::Refused),
         }
     }
 

@@ -3,10 +3,7 @@
 use crate::{
     engine::{
         Error, Loaded, Need, Received,
-        rule::{
-            taking::{self},
-            within,
-        },
+        rule::{taking, within},
     },
     journal::{Entry, Kind, iteration_scope},
     words::{AttemptNo, InstanceNo, Micros, RunNo, Seq},

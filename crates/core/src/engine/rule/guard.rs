@@ -176,17 +176,17 @@ pub fn is_in_wall_time(l: &Loaded, run: &Run, now: Micros) -> Result<bool, Error
     Ok(limit.is_none_or(|limit| run.wall_ms(now) < limit))
 }
 
-/// Halts the run for `refusal`. A run that is halted already keeps its first reason.
-pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
+/// Halts the run for `refusal`, and returns that. A run that is halted already keeps its first reason.
+pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<Refusal, Error> {
     let run = l.run_mut(run)?;
     if let Some(next) = status::next(run.status, Event::Halt)
         && run.status != Status::Halted
     {
         run.status = next;
         run.wake_at = None;
-        run.halt = Some(refusal);
+        run.halt = Some(refusal.clone());
     }
-    Ok(())
+    Ok(refusal)
 }
 
 /// Returns the error for a slot that another process drives.

@@ -56,36 +56,23 @@ impl Claim {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
         }
         if let Some(refusal) = self.refusal(l, now)? {
-            guard::halt(l, self.run, refusal.clone())?;
-            return Ok(Claimed::Refused(refusal));
+            return guard::halt(l, self.run, refusal).map(Claimed::Refused);
         }
         let own = l.run(self.run)?.envelope();
         if self.restart {
             l.envelope_mut(own)?.spent[Unit::Restarts] += 1;
         }
-        end_open(l, self.run, slot, now);
-        if slot == Slot::DRIVER {
-            // Header callers are shut out from here on, and nobody else would ever end their attempt.
-            end_open(l, self.run, Slot::IMPLICIT, now);
-        }
+        // Header callers are shut out of the driver's slot from here on, and nobody else would ever end their attempt.
+        let ends = |a: &Attempt| a.slot == slot || slot == Slot::DRIVER && a.slot == Slot::IMPLICIT;
+        end_open(l, self.run, now, ends, replaced);
         let run = l.run_mut(self.run)?;
         if self.fresh {
             run.iteration += 1;
             run.answers = 0;
         }
-        run.fence = Fence(run.fence.0 + 1);
-        let fence = run.fence;
-        let no = open_attempt(
-            l,
-            NewAttempt {
-                run: self.run,
-                slot,
-                label: self.label.clone(),
-                driver: Some((self.instance, fence)),
-            },
-            now,
-        )?;
-        l.put_lease(Lease { run: self.run, slot, instance: self.instance, fence });
+        let fence = lend(l, self.run, slot, self.instance)?;
+        let driver = Some((self.instance, fence));
+        let no = open_attempt(l, self.run, slot, self.label.clone(), driver, now)?;
         let run = l.run(self.run)?;
         Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
     }
@@ -120,17 +107,16 @@ impl Claim {
     }
 }
 
-/// Parameters of a new attempt. `driver` is `None` for an attempt that an HTTP header begins.
-pub struct NewAttempt {
-    pub run: RunNo,
-    pub slot: Slot,
-    pub label: Option<String>,
-    pub driver: Option<(InstanceNo, Fence)>,
-}
-
 /// Opens the run's next attempt and sets the run running.
-pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<AttemptNo, Error> {
-    let run = l.run_mut(o.run)?;
+pub fn open_attempt(
+    l: &mut Loaded,
+    run: RunNo,
+    slot: Slot,
+    label: Option<String>,
+    driver: Option<(InstanceNo, Fence)>,
+    now: Micros,
+) -> Result<AttemptNo, Error> {
+    let run = l.run_mut(run)?;
     if matches!(run.status, Status::Interrupted | Status::Failed) {
         // The run is taken up again. A driver that continues has not seen a stop requested since its last heartbeat.
         run.stop_requested = false;
@@ -144,12 +130,12 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
     let no = run.next_attempt;
     run.next_attempt = AttemptNo(no.0 + 1);
     let attempt = Attempt {
-        run: o.run,
+        run: run.no,
         no,
-        slot: o.slot,
-        label: o.label,
-        instance: o.driver.map(|d| d.0),
-        fence: o.driver.map(|d| d.1),
+        slot,
+        label,
+        instance: driver.map(|d| d.0),
+        fence: driver.map(|d| d.1),
         iteration: run.iteration,
         started_at: now,
         untaken: run.answers,
@@ -160,18 +146,35 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
     Ok(no)
 }
 
-/// Ends the attempts still open in the slot: a new attempt ends the one before it.
-pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
-    let open: Vec<AttemptNo> =
-        l.all::<Attempt>().filter(|a| a.run == run && a.slot == slot && a.is_open()).map(|a| a.no).collect();
-    for no in open {
-        if let Some(a) = l.attempt_mut(run, no) {
-            a.ended_at = Some(now);
-            // Nobody drives a header attempt, so nobody can have died with it.
-            let driven = a.instance.is_some();
-            a.exit = Some(Exit { lost: driven, relieved: !driven, ..Exit::default() });
-        }
+/// Ends the open attempts of a run that `ends` names, each with its exit.
+pub fn end_open(
+    l: &mut Loaded,
+    run: RunNo,
+    now: Micros,
+    ends: impl Fn(&Attempt) -> bool,
+    exit: impl Fn(&Attempt) -> Exit,
+) {
+    let its = |a: &Attempt| a.run == run && a.is_open() && ends(a);
+    for row in l.attempts.iter_mut().filter(|row| its(&row.value)) {
+        let attempt = row.touched();
+        attempt.ended_at = Some(now);
+        attempt.exit = Some(exit(attempt));
     }
+}
+
+/// Returns the exit of an attempt that a new one ends. Nobody drives a header attempt, so nobody can have died with it.
+fn replaced(a: &Attempt) -> Exit {
+    let driven = a.instance.is_some();
+    Exit { lost: driven, relieved: !driven, ..Exit::default() }
+}
+
+/// Gives a slot of the run to an instance, under the run's next fence.
+pub fn lend(l: &mut Loaded, run: RunNo, slot: Slot, instance: InstanceNo) -> Result<Fence, Error> {
+    let row = l.run_mut(run)?;
+    row.fence = Fence(row.fence.0 + 1);
+    let fence = row.fence;
+    l.put_lease(Lease { run, slot, instance, fence });
+    Ok(fence)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,13 +267,9 @@ impl Enter {
             return Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() });
         }
         if self.label.is_some() {
-            end_open(l, self.run, slot, now);
+            end_open(l, self.run, now, |a| a.slot == slot, replaced);
         }
-        let no = open_attempt(
-            l,
-            NewAttempt { run: self.run, slot, label: self.label.clone(), driver: None },
-            now,
-        )?;
+        let no = open_attempt(l, self.run, slot, self.label.clone(), None, now)?;
         Ok(Entered { attempt: no, slot, iteration: l.run(self.run)?.iteration })
     }
 

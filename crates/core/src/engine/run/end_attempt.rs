@@ -1,7 +1,7 @@
 //! End attempt: closes an attempt and decides what becomes of the run, which may be opened again.
 
 use crate::{
-    engine::{Error, Loaded, Need, rule::guard, run::process},
+    engine::{Active, Error, Loaded, Need, rule::guard, run::process::post_active},
     envelope::Refusal,
     run::{Exit, Status, status::Event},
     words::{AttemptNo, InstanceNo, Micros, RunNo},
@@ -39,10 +39,7 @@ impl EndAttempt {
         }
         let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
         let outage = awaited.map(|(outage, _)| outage.clone());
-        process::post_active(
-            l,
-            &process::Active { run: self.run, attempt: self.attempt, ms: self.active_ms },
-        )?;
+        post_active(l, &Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
             a.exit = Some(Exit { outage, ..self.exit.clone() });

@@ -1,13 +1,13 @@
 //! Pauses: a run waits for its provider, or is held.
 
 use crate::{
-    engine::{Error, Loaded, Need, rule::guard},
+    engine::{Error, Loaded, Need, rule::guard, run::claim::lend},
     envelope::Refusal,
     run::{
-        Lease, Status,
+        Status,
         status::{self, Event},
     },
-    words::{Fence, InstanceNo, Micros, Outage, RunNo, Slot},
+    words::{InstanceNo, Micros, Outage, RunNo, Slot},
 };
 
 /// Sets a run waiting for its provider, until a call to it is answered. Returns the time since which it waits.
@@ -109,10 +109,7 @@ impl Hold {
             l.run_mut(self.run)?.status = next;
         }
         if l.lease(self.run, Slot::DRIVER).is_none_or(|lease| lease.instance != self.instance) {
-            let run = l.run_mut(self.run)?;
-            run.fence = Fence(run.fence.0 + 1);
-            let fence = run.fence;
-            l.put_lease(Lease { run: self.run, slot: Slot::DRIVER, instance: self.instance, fence });
+            lend(l, self.run, Slot::DRIVER, self.instance)?;
         }
         Ok(wake_at)
     }

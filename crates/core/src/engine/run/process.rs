@@ -4,11 +4,7 @@ use crate::{
     engine::{
         Error, Heir, Loaded, Need, approval,
         call::settle,
-        rule::{
-            doubt, guard,
-            taking::{self},
-            within,
-        },
+        rule::{doubt, guard, taking, within},
     },
     envelope::{Refusal, Unit},
     journal::{Entry, Kind, State},

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{Error, Loaded, Need, rule::guard},
+    engine::{Error, Loaded, Need, rule::guard, run::claim::end_open},
     run::{Attempt, Exit, Run, Status, status::Event},
     words::{AttemptNo, Micros, RunNo, Seq, Slot},
 };
@@ -75,7 +75,8 @@ impl Tell {
         if let (Word::Cancel { reason: Some(reason) }, Status::Cancelled) = (&self.word, after) {
             run.error = Some(reason.clone());
         }
-        self.end_header_attempts(l, now);
+        // A driver ends its own attempts after it has ended the agent.
+        end_open(l, self.run, now, |a| a.instance.is_none(), |_| Exit::default());
         Ok(after)
     }
 
@@ -107,21 +108,6 @@ impl Tell {
         // Later attempts repeat the calls of this one, and would otherwise diverge each time.
         run.answers = (run.answers - untaken).max(0);
         guard::shift(run, Event::Raise { open }, now)
-    }
-
-    /// Ends the header attempts. A driver ends its own attempts after it has ended the agent.
-    fn end_header_attempts(&self, l: &mut Loaded, now: Micros) {
-        let open: Vec<AttemptNo> = l
-            .all::<Attempt>()
-            .filter(|a| a.run == self.run && a.is_open() && a.instance.is_none())
-            .map(|a| a.no)
-            .collect();
-        for no in open {
-            if let Some(a) = l.attempt_mut(self.run, no) {
-                a.ended_at = Some(now);
-                a.exit = Some(Exit::default());
-            }
-        }
     }
 }
 
