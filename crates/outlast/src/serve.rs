@@ -132,10 +132,7 @@ const GRPC_DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs `outlast serve` until a signal stops it. Returns the exit code.
 pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
-    match args.log {
-        LogFormat::Text => log::start(&context.around, "info"),
-        LogFormat::Json => log::start_json(&context.around, "info"),
-    }
+    log::start_as(&context.around, "info", args.log == LogFormat::Json);
     // Bad settings are refused before anything is opened.
     let config = settings::config(&args, &context)?;
     let told = settings_notify::load(&context.around)?;

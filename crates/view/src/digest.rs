@@ -18,14 +18,7 @@ pub struct Digest {
     pub link: Option<String>,
     pub calls: i64,
     #[serde(flatten)]
-    pub billed: Billed,
-    #[serde(flatten)]
-    pub listed: Listed,
-    pub deaths: i64,
-    /// Input that restarted agents bought again.
-    #[serde(flatten)]
-    pub rebought: Rebought,
-    /// Outages of providers, each once, however many runs waited.
+    pub cost: DigestCost,
     pub outages: Vec<DigestOutage>,
     /// Approvals that wait for a person.
     pub approvals: Vec<Approval>,

@@ -8,12 +8,14 @@ use outlast_core::{
         approval::{self, ApprovalDetail, ApprovalId},
         job::ItemRow,
     },
+    reads::approvals::View,
     words::{
         digest::Digest,
         id::{AttemptNo, RunId, Seq},
         usage::{ServiceTier, Usage},
     },
 };
+use serde_json::Value;
 
 use crate::{
     Time,
@@ -181,5 +183,26 @@ shape! {
         #[serde(flatten)] spent: Spent = Spent::new(row.spent.cost());
         tokens: i64 = row.spent.tokens();
         calls: i64 = row.spent[Unit::Calls];
+    }
+}
+
+shape! {
+    /// Approval that an agent asked a person for.
+    pub Approval(view: &View; let (d, decision) = (&view.detail, view.detail.decision.as_ref())) {
+        id: String = view.id.to_string();
+        run: RunId = view.run.clone();
+        name: Option<String> = view.name.clone();
+        tool: String = d.tool.clone();
+        side_effect: Option<String> = d.side_effect.clone();
+        arguments: Value = serde_json::from_slice(&view.arguments).unwrap_or_default();
+        digest: Digest = d.digest;
+        key: String = view.key.clone();
+        status: &'static str = view.status.name();
+        iteration: i64 = d.iteration;
+        asked_at: Time = Time(view.asked_at);
+        expires_at: Time = Time(d.expires_at);
+        reason: Option<String> = decision.and_then(|d| d.reason.clone());
+        decided_by: Option<String> = decision.map(|d| d.by.clone());
+        decided_at: Option<Time> = decision.map(|d| Time(d.at));
     }
 }

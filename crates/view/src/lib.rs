@@ -30,7 +30,6 @@ macro_rules! shape {
     };
 }
 
-mod approval;
 mod attempt;
 mod budget;
 mod digest;
@@ -41,11 +40,10 @@ mod run;
 mod spend;
 mod time;
 
-pub use approval::Approval;
 pub use attempt::{Attempt, Exit, Wait, exit_words};
 pub use budget::{BudgetLine, NamedBudget, lines};
 pub use digest::{Digest, DigestCost, DigestOutage, DigestRun, Standing};
-pub use entry::{Entry, Item};
+pub use entry::{Approval, Entry, Item};
 pub use event::Event;
 pub use run::{Fork, Job, Run, RunDetail, Tightest, job, listed};
 pub use spend::{Plan, Spend};

@@ -1,4 +1,4 @@
-//! The commands that change a run: `budget`, `stop`, `wake`, `cancel`, `resolve`.
+//! Limits of a run: what `outlast budget` sets, adds to and removes, and what `outlast resume` adds to.
 
 use clap::Args;
 use outlast_core::{
@@ -94,34 +94,23 @@ pub struct SetArgs {
 }
 
 impl AddSharedArgs {
-    pub fn limits(&self) -> [(Unit, Option<i64>); 3] {
-        [(Unit::CostNanoUsd, self.add_usd), (Unit::Tokens, self.add_tokens), (Unit::Calls, self.add_calls)]
+    pub fn limits(&self) -> Limits {
+        values::shared_limits(self.add_usd, self.add_tokens, self.add_calls)
     }
 }
 
 impl AddArgs {
     fn limits(&self) -> Limits {
-        let own = [
-            (Unit::Loops, self.add_loops),
-            (Unit::WallMs, self.add_wall),
-            (Unit::ActiveMs, self.add_active),
-            (Unit::Restarts, self.add_restarts),
-        ];
-        values::limits(self.shared.limits().into_iter().chain(own))
+        let AddArgs { shared: AddSharedArgs { add_usd, add_tokens, add_calls }, .. } = *self;
+        let AddArgs { add_loops, add_wall, add_active, add_restarts, .. } = *self;
+        PerUnit([add_usd, add_tokens, add_calls, add_loops, add_wall, add_active, add_restarts])
     }
 }
 
 impl SetArgs {
     fn limits(&self) -> Limits {
-        values::limits([
-            (Unit::CostNanoUsd, self.set_usd),
-            (Unit::Tokens, self.set_tokens),
-            (Unit::Calls, self.set_calls),
-            (Unit::Loops, self.set_loops),
-            (Unit::WallMs, self.set_wall),
-            (Unit::ActiveMs, self.set_active),
-            (Unit::Restarts, self.set_restarts),
-        ])
+        let SetArgs { set_usd, set_tokens, set_calls, set_loops, set_wall, set_active, set_restarts } = *self;
+        PerUnit([set_usd, set_tokens, set_calls, set_loops, set_wall, set_active, set_restarts])
     }
 }
 

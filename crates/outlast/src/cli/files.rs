@@ -1,4 +1,4 @@
-//! The commands of files that are kept with a run: `files`, `undo`; and what `outlast run` keeps.
+//! Files that `outlast run` keeps, and to which of them `outlast resume` goes back.
 
 use clap::Args;
 use outlast_core::run::KeptFiles;

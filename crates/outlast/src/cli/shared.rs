@@ -5,7 +5,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 use clap::{Args, ValueEnum};
 use outlast_core::{
     engine::state::transaction::Conflicts,
-    envelope::unit::{Limits, Unit},
+    envelope::unit::{Limits, PerUnit, Unit},
     run::{self, Grpc, Policy},
     words::money::NanoUsd,
 };
@@ -97,25 +97,17 @@ impl LimitArgs {
     /// Default limit in usd, for a run that is created without `--usd`, whatever its other limits.
     pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);
 
-    fn all(&self) -> [(Unit, Option<Limit>); 7] {
-        [
-            (Unit::CostNanoUsd, self.usd),
-            (Unit::Tokens, self.tokens),
-            (Unit::Calls, self.calls),
-            (Unit::Loops, self.loops),
-            (Unit::WallMs, self.wall),
-            (Unit::ActiveMs, self.active),
-            (Unit::Restarts, self.restarts),
-        ]
+    fn all(&self) -> PerUnit<Option<Limit>> {
+        PerUnit([self.usd, self.tokens, self.calls, self.loops, self.wall, self.active, self.restarts])
     }
 
     /// Returns whether any limit was given. An existing run keeps its limits, which is said if any is given.
     pub fn any(&self) -> bool {
-        self.all().iter().any(|(_, l)| l.is_some())
+        self.all().0.iter().any(Option::is_some)
     }
 
     pub fn choose(&self) -> Chosen {
-        let mut limits = values::limits(self.all().map(|(u, l)| (u, l.and_then(Limit::at))));
+        let mut limits = PerUnit(self.all().0.map(|limit| limit.and_then(Limit::at)));
         let by_default = self.usd.is_none().then_some(Self::DEFAULT_USD);
         if let Some(usd) = by_default {
             limits[Unit::CostNanoUsd] = Some(usd.0);

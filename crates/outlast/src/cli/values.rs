@@ -8,14 +8,17 @@ use clap::{
 };
 use outlast_core::{
     engine::state::transaction::Conflicts,
-    envelope::unit::{Limits, Unit},
+    envelope::unit::{Limits, PerUnit, Unit},
     reads::spend::Grouping,
     words::{BadText, duration, money::NanoUsd, size},
 };
 
 use super::supervise::{Argv, Orphans};
 use crate::{
-    render::time::{self, BadMoment, When},
+    render::{
+        amount::unit_word,
+        time::{self, BadMoment, When},
+    },
     settings::store_address::Durability,
 };
 
@@ -258,29 +261,12 @@ pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {
 }
 
 pub fn unit() -> impl TypedValueParser<Value = Unit> {
-    Words(vec![
-        ("usd", Unit::CostNanoUsd),
-        ("tokens", Unit::Tokens),
-        ("calls", Unit::Calls),
-        ("loops", Unit::Loops),
-        ("wall", Unit::WallMs),
-        ("active", Unit::ActiveMs),
-        ("restarts", Unit::Restarts),
-    ])
+    words(Unit::ALL, unit_word)
 }
 
 /// Builds the limits of a named budget, which can limit dollars, tokens and calls.
 pub fn shared_limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
-    limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
-}
-
-/// Builds limits from pairs of a unit and its limit; `None` if the flag was not given.
-pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
-    let mut limits = Limits::default();
-    for (unit, value) in pairs {
-        limits[unit] = value;
-    }
-    limits
+    PerUnit([usd, tokens, calls, None, None, None, None])
 }
 
 /// Splits a program with its arguments into words, with a shell's quotes and backslashes. No shell runs: `$`, `*` and

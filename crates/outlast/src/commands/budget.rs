@@ -52,14 +52,7 @@ pub fn commands(next: &Next) -> String {
 
 /// Formats the budget: a table of the limited units, and one line for the other units that were used.
 pub fn text(view: &RunView, now: Micros, look: Look) -> String {
-    let mut table = Table::new(&[
-        ("", Side::Left),
-        ("limit", Side::Right),
-        ("spent", Side::Right),
-        ("in doubt", Side::Right),
-        ("in flight", Side::Right),
-        ("left", Side::Right),
-    ]);
+    let mut table = Table::new(["", ">limit", ">spent", ">in doubt", ">in flight", ">left"]);
     let (limited, free): (Vec<BudgetLine>, Vec<BudgetLine>) =
         lines(view, now).into_iter().partition(|l| l.limit.is_some());
     let held = |unit: Unit, value: i64| if value == 0 { Cell::default() } else { amount(unit, value).into() };

@@ -1,9 +1,6 @@
 //! `outlast budgets`: lists, sets, raises and removes named budgets, with what is left and which runs wait for room.
 
-use clap::{
-    ArgGroup,
-    builder::{PossibleValuesParser, TypedValueParser as _},
-};
+use clap::ArgGroup;
 use outlast_core::{
     engine::budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
@@ -57,7 +54,7 @@ pub struct SetArgs {
     #[arg(value_name = "NAME")]
     pub name: Name,
     /// When it begins anew: hour, day, month (UTC), or none
-    #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = period(), hide_possible_values = true, hide_default_value = true)]
+    #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = values::words(Per::ALL, Per::name), hide_possible_values = true, hide_default_value = true)]
     pub per: Per,
     /// Tag of the runs whose calls count, with those of their children; without it, every run's calls count
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag)]
@@ -124,13 +121,8 @@ impl SetArgs {
 
 impl RaiseArgs {
     pub fn limits(&self) -> Limits {
-        values::limits(self.add.limits())
+        self.add.limits()
     }
-}
-
-fn period() -> impl clap::builder::TypedValueParser<Value = Per> {
-    let words = PossibleValuesParser::new(Per::ALL.map(Per::name));
-    words.map(|word| Per::parse(&word).unwrap_or(Per::None))
 }
 
 pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
@@ -172,17 +164,8 @@ pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result
 }
 
 fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
-    let mut table = Table::new(&[
-        ("budget", Side::Left),
-        ("of", Side::Left),
-        ("period", Side::Left),
-        ("", Side::Left),
-        ("limit", Side::Right),
-        ("spent", Side::Right),
-        ("reserved", Side::Right),
-        ("left", Side::Right),
-        ("waiting", Side::Right),
-    ]);
+    let mut table =
+        Table::new(["budget", "of", "period", "", ">limit", ">spent", ">reserved", ">left", ">waiting"]);
     for budget in budgets {
         for (i, line) in budget.units.iter().enumerate() {
             let (unit, left) = (line.unit, line.left.unwrap_or_default());

@@ -291,7 +291,7 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
     if found.is_empty() {
         return Ok(page.line("no references")?);
     }
-    let mut table = Table::new(&[("NAME", Side::Left), ("NOW", Side::Left), ("REFERENCE", Side::Left)]);
+    let mut table = Table::new(["NAME", "NOW", "REFERENCE"]);
     for (name, r) in &found {
         let cells = [clean_line(name, WIDTH), r.now().name().to_owned(), clean_line(&r.uri, WIDTH)];
         table.row(cells.map(Cell::new).to_vec());

@@ -53,8 +53,7 @@ impl<'a> DivergedRequests<'a> {
         let read = |seq: Seq| -> Result<Option<Value>, CliError> {
             let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
             // The proxy only takes JSON requests. Other recorded bodies are shown as text.
-            let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-            Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
+            Ok(Some(json_or_text(&bytes)))
         };
         let recorded = parting.recorded.as_ref().map(|e| read(e.seq)).transpose()?.flatten();
         Ok(DivergedRequests { recorded, new: read(parting.new.seq)?, parting, rules })

@@ -74,7 +74,7 @@ pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8, 
     if page.look.json {
         page.json(&json!({ "well": !bad, "findings": findings }))?;
     } else {
-        let mut table = Table::new(&[("", Side::Left), ("", Side::Left), ("", Side::Left)]);
+        let mut table = Table::new(["", "", ""]);
         for f in &findings {
             let (sign, paint) = match f.verdict {
                 Verdict::Well => ("ok", Paint::Good),

@@ -51,21 +51,9 @@ pub fn grep(
     text: &str,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    let lines = lines_with(store, view.run.no, seq, text);
-    if page.look.json {
-        let head = Map::from_iter([("run".to_owned(), view.run.id.as_str().into())]);
-        let lines = lines.map(|line| Ok::<_, CliError>(line?.object()));
-        return page.json_list(head, "lines", lines, Map::new);
-    }
-    let mut is_empty = true;
-    for line in lines {
-        line?.print(page)?;
-        is_empty = false;
-    }
-    if is_empty {
-        page.line(&format!("nothing that is kept of this run holds {:?}", clean(text)))?;
-    }
-    Ok(())
+    let id = &view.run.id;
+    let lines = lines_with(store, view.run.no, seq, text).map(|line| Ok((id.clone(), line?)));
+    print_lines(lines, Some(id), text, page)
 }
 
 /// Prints the lines that hold the text, of all runs, the newest run first.
@@ -80,27 +68,40 @@ pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result<(), Cl
         };
         lines.into_iter().flatten().chain(error)
     });
+    print_lines(lines, None, text, page)
+}
+
+/// Prints lines that hold `text`: those of one run, or those of all runs, each below its run's id.
+fn print_lines(
+    lines: impl Iterator<Item = Result<(RunId, Line), CliError>>,
+    of: Option<&RunId>,
+    text: &str,
+    page: &mut Page,
+) -> Result<(), CliError> {
     if page.look.json {
-        let lines = lines.map(|line: Result<(RunId, Line), CliError>| {
+        let head = of.map(|run| ("run".to_owned(), run.as_str().into())).into_iter().collect();
+        let lines = lines.map(|line| {
             let (run, line) = line?;
             let mut object = line.object();
-            object["run"] = run.as_str().into();
+            if of.is_none() {
+                object["run"] = run.as_str().into();
+            }
             Ok::<_, CliError>(object)
         });
-        return page.json_list(Map::new(), "lines", lines, Map::new);
+        return page.json_list(head, "lines", lines, Map::new);
     }
     let mut last: Option<RunId> = None;
     for line in lines {
         let (run, line) = line?;
-        if last.as_ref() != Some(&run) {
-            let shown = page.look.paint(Paint::Strong, run.as_str());
-            page.line(&shown)?;
-            last = Some(run);
+        if of.is_none() && last.as_ref() != Some(&run) {
+            page.line(&page.look.paint(Paint::Strong, run.as_str()))?;
         }
+        last = Some(run);
         line.print(page)?;
     }
     if last.is_none() {
-        page.line(&format!("nothing that is kept of any run holds {:?}", clean(text)))?;
+        let which = if of.is_some() { "this" } else { "any" };
+        page.line(&format!("nothing that is kept of {which} run holds {:?}", clean(text)))?;
     }
     Ok(())
 }
@@ -243,10 +244,7 @@ impl Exchange {
     }
 
     fn shown(&self, run: &RunId) -> ShownExchange {
-        let value = |bytes: &Option<Vec<u8>>| {
-            let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
-            bytes.as_ref().map(|bytes| serde_json::from_slice(bytes).unwrap_or_else(|_| text(bytes)))
-        };
+        let value = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(json_or_text);
         ShownExchange {
             entry: view::Entry::new(run, &self.0.entry),
             request: value(&self.0.request),

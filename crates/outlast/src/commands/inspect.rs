@@ -278,14 +278,7 @@ impl JobReport {
     }
 
     fn attempts_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("attempt", Side::Right),
-            ("began", Side::Left),
-            ("took", Side::Right),
-            ("results", Side::Right),
-            ("farthest", Side::Right),
-            ("end", Side::Left),
-        ]);
+        let mut table = Table::new([">attempt", "began", ">took", ">results", ">farthest", "end"]);
         for a in &self.attempts {
             let (results, farthest) = self.by_attempt.get(&a.no.0).copied().unwrap_or_default();
             table.row(vec![

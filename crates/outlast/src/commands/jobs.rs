@@ -57,20 +57,9 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliEr
 }
 
 fn table(jobs: &[RunView], now: Micros) -> Table {
-    let mut table = Table::new(&[
-        ("job", Side::Left),
-        ("run", Side::Left),
-        ("status", Side::Left),
-        ("done", Side::Right),
-        ("failed", Side::Right),
-        ("dead", Side::Right),
-        ("skipped", Side::Right),
-        ("open", Side::Right),
-        ("of", Side::Right),
-        ("per min", Side::Right),
-        ("left", Side::Right),
-        ("usd", Side::Right),
-        ("age", Side::Right),
+    let mut table = Table::new([
+        "job", "run", "status", ">done", ">failed", ">dead", ">skipped", ">open", ">of", ">per min", ">left",
+        ">usd", ">age",
     ]);
     for view in jobs {
         let (run, Some(job)) = (&view.run, view::job(view)) else { continue };

@@ -120,18 +120,18 @@ fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
 }
 
 fn head() -> Table {
-    Table::new(&[
-        ("run", Side::Left),
-        ("status", Side::Left),
-        ("usd", Side::Right),
-        ("list price", Side::Right),
-        ("of", Side::Right),
-        ("calls", Side::Right),
-        ("age", Side::Right),
-        ("next", Side::Left),
-        ("directory", Side::Left),
-        ("branch now", Side::Left),
-        ("tags", Side::Left),
+    Table::new([
+        "run",
+        "status",
+        ">usd",
+        ">list price",
+        ">of",
+        ">calls",
+        ">age",
+        "next",
+        "directory",
+        "branch now",
+        "tags",
     ])
 }
 

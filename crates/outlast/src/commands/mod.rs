@@ -7,7 +7,6 @@ pub mod approvals;
 pub mod attach;
 pub mod budget;
 pub mod budgets;
-pub mod busy_waiting;
 pub mod completions;
 pub mod confined;
 pub mod ctx;

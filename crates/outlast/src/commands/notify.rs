@@ -91,14 +91,7 @@ fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliErro
         page.line("no endpoint is told what happens; see [notify] in docs/guides/notify.md")?;
         return Ok(exit_code::OK);
     }
-    let mut table = Table::new(&[
-        ("endpoint", Side::Left),
-        ("way", Side::Left),
-        ("delivered", Side::Right),
-        ("waiting", Side::Right),
-        ("given up", Side::Right),
-        ("last failure", Side::Left),
-    ]);
+    let mut table = Table::new(["endpoint", "way", ">delivered", ">waiting", ">given up", "last failure"]);
     for d in standings.values() {
         let why = d.waiting.last().or(d.dead.last()).map(|letter| letter.why.clone()).unwrap_or_default();
         let given_up = i64::try_from(d.dead.len()).unwrap_or(i64::MAX).saturating_add(d.dropped);

@@ -113,9 +113,8 @@ pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result<(
         let all: Vec<Value> = changes.iter().map(object).collect();
         return Ok(page.json(&json!({ "changes": all, "left_out": update.left_out, "kept": kept }))?);
     }
-    let columns =
-        [("model", Side::Left), ("input", Side::Right), ("output", Side::Right), ("besides", Side::Left)];
-    let mut shown = Table::new(&columns);
+    let columns = ["model", ">input", ">output", "besides"];
+    let mut shown = Table::new(columns);
     for change in &changes {
         let figure = |of: fn(&Price) -> i64| {
             let text = |price: &Option<Price>| {

@@ -110,17 +110,9 @@ fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<()
     }
     let price = &found.price;
     page.text(&format!("{}, usd per million tokens\n\n", found.model))?;
-    let columns = [
-        ("tier", Side::Left),
-        ("input over", Side::Right),
-        ("input", Side::Right),
-        ("cached", Side::Right),
-        ("cache write", Side::Right),
-        ("1 h write", Side::Right),
-        ("output", Side::Right),
-        ("reasoning", Side::Right),
-    ];
-    let mut shown = Table::new(&columns);
+    let columns =
+        ["tier", ">input over", ">input", ">cached", ">cache write", ">1 h write", ">output", ">reasoning"];
+    let mut shown = Table::new(columns);
     for (tier, name, above, rates) in rows(price) {
         let above = if above == 0 { String::new() } else { above.to_string() };
         let mut row: Vec<Cell> = vec![Cell::new(name), Cell::new(above)];

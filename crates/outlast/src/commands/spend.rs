@@ -99,16 +99,16 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     let total = &told.total;
     // The table borrows its headers: the names are kept beside it.
     let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
-    let mut columns: Vec<(&str, Side)> = names.iter().map(|n| (n.as_str(), Side::Left)).collect();
+    let mut columns: Vec<&str> = names.iter().map(String::as_str).collect();
     columns.extend([
-        ("calls", Side::Right),
-        ("tokens", Side::Right),
-        (if total.listed_nano_usd > 0 { "billed, usd" } else { "usd" }, Side::Right),
-        ("list price", Side::Right),
-        ("in doubt", Side::Right),
+        ">calls",
+        ">tokens",
+        if total.listed_nano_usd > 0 { ">billed, usd" } else { ">usd" },
+        ">list price",
+        ">in doubt",
     ]);
     let unbacked = total.unbacked_nano_usd > 0;
-    columns.extend(unbacked.then_some(("unbacked", Side::Right)));
+    columns.extend(unbacked.then_some(">unbacked"));
     let mut table = Table::new(&columns);
     let numbers = |s: &Sum, paint: Paint| {
         let unless_zero = |nano| if nano == 0 { String::new() } else { usd(nano) };

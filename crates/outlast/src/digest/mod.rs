@@ -135,10 +135,7 @@ pub fn gather(
         host: ground.host.clone(),
         link: ground.link_to(None),
         calls: total.calls,
-        billed: Billed::new(total.spent_nano_usd - total.listed_nano_usd),
-        listed: Listed::new(total.listed_nano_usd),
-        deaths,
-        rebought: Rebought::new(rebought),
+        cost: cost(&total, deaths, rebought),
         outages: outages.told,
         approvals: asked.iter().map(Approval::new).collect(),
         runs,
@@ -166,18 +163,19 @@ fn run(
         standing,
         commands: if standing < Standing::GoesOn { next(view, &called(view)).commands } else { Vec::new() },
         link: ground.link_to(Some(&row.id)),
-        in_this_time: DigestCost {
-            billed: Billed::new(facts.sum.spent_nano_usd - facts.sum.listed_nano_usd),
-            listed: Listed::new(facts.sum.listed_nano_usd),
-            deaths: facts.deaths,
-            rebought: Rebought::new(bought_again),
-        },
+        in_this_time: cost(&facts.sum, facts.deaths, bought_again),
         last_words: if row.job.is_some() { None } else { last_words(store, view)? },
         last_output: printed.unwrap_or_default(),
         branch: directory.and_then(|directory| checkout::branch(&directory)).map(|branch| branch.name),
         commits,
         files,
     })
+}
+
+fn cost(sum: &Sum, deaths: i64, rebought: i64) -> DigestCost {
+    let (spent, listed) = (sum.spent_nano_usd, sum.listed_nano_usd);
+    let rebought = Rebought::new(rebought);
+    DigestCost { billed: Billed::new(spent - listed), listed: Listed::new(listed), deaths, rebought }
 }
 
 fn standing(view: &RunView, asks: bool) -> Standing {

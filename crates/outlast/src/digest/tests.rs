@@ -78,7 +78,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     };
     let digest = gather(&*store, &ground, since, until).unwrap();
     assert_eq!(title(&digest), "box: 1 stands still, 1 is done");
-    assert_eq!(digest.deaths, 1);
+    assert_eq!(digest.cost.deaths, 1);
     let told = text(&digest);
     let lines: Vec<&str> = told.lines().collect();
     assert!(lines[0] == "2023-11-15 08:13:20 +00:00 to 2023-11-15 08:44:20 +00:00", "{told}");

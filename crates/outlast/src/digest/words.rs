@@ -40,13 +40,13 @@ pub fn title(digest: &Digest) -> String {
 pub fn text(digest: &Digest) -> String {
     let (since, until) = (time::moment(digest.since.0), time::moment(digest.until.0));
     let mut out = vec![format!("{since} to {until}")];
-    out.push(money_words(&digest.billed, &digest.listed, digest.calls));
-    if digest.deaths > 0 {
-        let again = match digest.rebought.nano() {
+    out.push(money_words(&digest.cost.billed, &digest.cost.listed, digest.calls));
+    if digest.cost.deaths > 0 {
+        let again = match digest.cost.rebought.nano() {
             0 => String::new(),
             nano => format!("; {} usd bought again by restarts", money::usd(nano)),
         };
-        out.push(format!("{}{again}", some(digest.deaths, "death")));
+        out.push(format!("{}{again}", some(digest.cost.deaths, "death")));
     }
     for outage in &digest.outages {
         let lasted = |to: Micros| format!("for {}", time::about(to.ms_since(outage.from.0)));

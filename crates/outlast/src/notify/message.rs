@@ -31,7 +31,7 @@ const LONGEST: usize = 500;
 const DISCORD: usize = 1_800;
 
 /// Message that tells a person about an event, or a digest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Message {
     /// Stable id, made of the event's place in the store (of a digest: its end) and the endpoint's name.
     pub id: String,
@@ -68,13 +68,13 @@ impl Message {
         Message {
             id: format!("evt_{}_{}_{endpoint}", event.mark.transaction, event.mark.no),
             topic: topic.name(),
-            title: format!("{shown}: {}", says(topic)),
+            title: format!("{shown}: {}", topic.words()),
             text: text.trim_end().chars().take(LONGEST).collect(),
             at: event.at,
             event: Some(view::Event::new(event, id.clone())),
-            digest: None,
             link: ground.link_to(id.as_ref()),
             run: id,
+            ..Message::default()
         }
     }
 
@@ -83,13 +83,12 @@ impl Message {
         Message {
             id: format!("digest_{}_{endpoint}", digest.until.0.0),
             topic: Topic::Digest.name(),
-            run: None,
             title: digest::title(&digest),
             text: digest::text(&digest),
             at: digest.until.0,
-            event: None,
             link: digest.link.clone(),
             digest: Some(Box::new(digest)),
+            ..Message::default()
         }
     }
 
@@ -98,13 +97,10 @@ impl Message {
         Message {
             id: format!("evt_test_{}_{endpoint}", now.0),
             topic: "test",
-            run: None,
             title: "outlast: a test".into(),
             text: "this endpoint is reached".into(),
             at: now,
-            event: None,
-            digest: None,
-            link: None,
+            ..Message::default()
         }
     }
 
@@ -146,29 +142,6 @@ impl Message {
         let secret = secret.clone().filter(|_| *shape == Shape::Webhook);
         let (id, at_s) = (self.id.clone(), now.0.div_euclid(1_000_000));
         Some(Post { id, at_s, body: Bytes::from(body), content_type, headers, secret })
-    }
-}
-
-fn says(topic: Topic) -> &'static str {
-    match topic {
-        Topic::Halted => "halted at a limit",
-        Topic::Failed => "failed",
-        Topic::Completed => "completed",
-        Topic::Cancelled => "cancelled",
-        Topic::Interrupted => "interrupted: nobody drives it",
-        Topic::Waiting => "waits for a budget",
-        Topic::UsageLimit => "sleeps until its usage limit is over",
-        Topic::Approval => "asks for an approval",
-        Topic::Budget50 => "half of a limit is spent",
-        Topic::Budget80 => "80 % of a limit is spent",
-        Topic::Budget100 => "a limit is spent",
-        Topic::Overrun => "more was billed than a call held",
-        Topic::Doubt => "the outcome of a call is unknown",
-        Topic::Outage => "its provider is out",
-        Topic::OutageEnded => "its provider answers again",
-        Topic::Death => "its agent died",
-        Topic::Diverged => "the restarted agent asked something new",
-        Topic::Digest => "what happened",
     }
 }
 

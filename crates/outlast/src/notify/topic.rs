@@ -32,23 +32,39 @@ named! {
 }
 
 impl Topic {
-    /// Default topics, for an endpoint that names none. A death is not among them, because a restart or a failure
-    /// follows it.
-    pub const USUAL: [Topic; 13] = [
-        Topic::Halted,
-        Topic::Failed,
-        Topic::Completed,
-        Topic::Interrupted,
-        Topic::UsageLimit,
-        Topic::Approval,
-        Topic::Budget80,
-        Topic::Budget100,
-        Topic::Overrun,
-        Topic::Doubt,
-        Topic::Outage,
-        Topic::OutageEnded,
-        Topic::Digest,
-    ];
+    /// Returns whether an endpoint that names no topic is told of this one, and the topic in words. A death is not usual,
+    /// because a restart or a failure follows it.
+    fn row(self) -> (bool, &'static str) {
+        match self {
+            Topic::Halted => (true, "halted at a limit"),
+            Topic::Failed => (true, "failed"),
+            Topic::Completed => (true, "completed"),
+            Topic::Cancelled => (false, "cancelled"),
+            Topic::Interrupted => (true, "interrupted: nobody drives it"),
+            Topic::Waiting => (false, "waits for a budget"),
+            Topic::UsageLimit => (true, "sleeps until its usage limit is over"),
+            Topic::Approval => (true, "asks for an approval"),
+            Topic::Budget50 => (false, "half of a limit is spent"),
+            Topic::Budget80 => (true, "80 % of a limit is spent"),
+            Topic::Budget100 => (true, "a limit is spent"),
+            Topic::Overrun => (true, "more was billed than a call held"),
+            Topic::Doubt => (true, "the outcome of a call is unknown"),
+            Topic::Outage => (true, "its provider is out"),
+            Topic::OutageEnded => (true, "its provider answers again"),
+            Topic::Death => (false, "its agent died"),
+            Topic::Diverged => (false, "the restarted agent asked something new"),
+            Topic::Digest => (true, "what happened"),
+        }
+    }
+
+    /// Returns the topics of an endpoint that names none.
+    pub fn usual() -> Vec<Topic> {
+        Topic::ALL.into_iter().filter(|topic| topic.row().0).collect()
+    }
+
+    pub fn words(self) -> &'static str {
+        self.row().1
+    }
 
     /// Returns the topic of an event; `None` for an event that no person needs to be told.
     pub fn of(event: &Event) -> Option<Topic> {

@@ -31,7 +31,7 @@ use crate::{
     render::{
         amount::usd,
         look::{Look, Unwritten},
-        table::{Cell, Side, Table},
+        table::{Cell, Table},
         text::clean,
         time,
     },
@@ -261,8 +261,7 @@ fn first_line(e: &clap::Error) -> String {
 
 /// Formats the candidates for people, a line for each, newest first.
 fn table(candidates: &[Candidate]) -> String {
-    let columns = [("run", Side::Left), ("name", Side::Left), ("status", Side::Left)];
-    let mut table = Table::new(&[columns.as_slice(), &[("usd", Side::Right), ("age", Side::Right)]].concat());
+    let mut table = Table::new(["run", "name", "status", ">usd", ">age"]);
     for c in candidates {
         table.row(vec![
             Cell::whole(&c.run),

@@ -109,10 +109,7 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 /// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb does not
 /// guess.
 pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
-    if let Ok(id) = RunId::new(asked)
-        && let Some(no) = store.run_no(&id)?
-        && let Some(view) = store.run(no)?
-    {
+    if let Some(view) = with_id(store, asked)? {
         return Ok(view);
     }
     let mut found: Vec<RunView> = Vec::new();
@@ -240,11 +237,7 @@ pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 /// has a file of its own.
 pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
     let file = jsonl::is_file(asked);
-    if !file
-        && let Ok(id) = RunId::new(asked)
-        && let Some(no) = store.run_no(&id)?
-        && let Some(view) = store.run(no)?
-    {
+    if let Some(view) = if file { None } else { with_id(store, asked)? } {
         return is_job(view).map(|view| vec![view]);
     }
     let mut found: Vec<RunView> = Vec::new();
@@ -286,4 +279,10 @@ pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point
 fn begins(view: &RunView, asked: &str) -> bool {
     let id = view.run.id.as_str();
     !asked.is_empty() && [id, id.strip_prefix("run_").unwrap_or(id)].iter().any(|id| id.starts_with(asked))
+}
+
+/// Returns the run with exactly this id.
+fn with_id(store: &dyn Store, id: &str) -> Result<Option<RunView>, store::Error> {
+    let Ok(id) = RunId::new(id) else { return Ok(None) };
+    Ok(store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten())
 }

@@ -16,7 +16,12 @@ use std::{
     time::Duration,
 };
 
-use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    filter::Targets,
+    fmt,
+    layer::{Layer as _, SubscriberExt as _},
+    util::SubscriberInitExt as _,
+};
 
 use crate::settings::surroundings::Surroundings;
 
@@ -28,18 +33,16 @@ const IN_ORDER: Duration = Duration::from_millis(100);
 
 /// Starts logging to standard error. `level` is the filter if `OUTLAST_LOG` is not set. A second start has no effect.
 pub fn start(around: &Surroundings, level: &str) {
+    start_as(around, level, false);
+}
+
+/// Starts logging as [`start`] does; `as_json`: with one JSON object a line.
+pub fn start_as(around: &Surroundings, level: &str, as_json: bool) {
     // Without a thread, each line is written where it arises.
     let Some(lines) = lines() else { return };
     let format = fmt::layer().with_writer(move || Line(lines)).with_target(false);
+    let format = if as_json { format.json().flatten_event(true).boxed() } else { format.boxed() };
     // A second start in one process changes nothing.
-    let _ = tracing_subscriber::registry().with(format).with(filter(around, level)).try_init();
-}
-
-/// Starts logging as [`start`] does, with one JSON object a line.
-pub fn start_json(around: &Surroundings, level: &str) {
-    let Some(lines) = lines() else { return };
-    let format = fmt::layer().with_writer(move || Line(lines)).with_target(false);
-    let format = format.json().flatten_event(true);
     let _ = tracing_subscriber::registry().with(format).with(filter(around, level)).try_init();
 }
 

@@ -11,20 +11,12 @@ use outlast_core::{
 use super::{
     amount::{bill, usd},
     look::{Look, Paint, clean_line},
-    table::{Cell, Side, Table},
+    table::{Cell, Table},
     time,
 };
 
 /// Columns of a journal table after the number and the time.
-const COLUMNS: [(&str, Side); 7] = [
-    ("kind", Side::Left),
-    ("state", Side::Left),
-    ("what", Side::Left),
-    ("tokens", Side::Right),
-    ("usd", Side::Right),
-    ("attempt", Side::Right),
-    ("", Side::Left),
-];
+const COLUMNS: [&str; 7] = ["kind", "state", "what", ">tokens", ">usd", ">attempt", ""];
 
 /// Returns the entries as a table.
 pub fn table(entries: &[Entry]) -> Table {
@@ -37,7 +29,7 @@ pub fn table(entries: &[Entry]) -> Table {
 /// Returns a table for entries without a row. `offset`: the time zone that its times are in, unless they name another.
 pub fn head(offset: &str) -> Table {
     let time = format!("time ({offset})");
-    Table::new(&[[("entry", Side::Right), (&time, Side::Left)].as_slice(), &COLUMNS].concat())
+    Table::new([">entry", &time].into_iter().chain(COLUMNS))
 }
 
 /// Formats one entry in columns of fixed widths, as a journal with `-f` prints it.

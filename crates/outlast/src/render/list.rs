@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use serde::{
     Serialize, Serializer,
-    ser::{Error as _, SerializeMap},
+    ser::{Error as _, SerializeMap as _},
 };
 use serde_json::{Map, Value};
 
@@ -29,13 +29,22 @@ impl Page<'_> {
         tail: impl FnOnce() -> Map<String, Value>,
     ) -> Result<(), E> {
         let failed = Cell::new(None);
-        let rows = RefCell::new(rows);
-        let document =
-            Document { head, key, rows: Rows { rows, failed: &failed }, tail: Cell::new(Some(tail)) };
-        let written = self.json(&document);
+        let rows = Rows { rows: RefCell::new(rows), failed: &failed };
+        let write = || {
+            let mut to = serde_json::Serializer::pretty(&mut *self.out);
+            let mut document = to.serialize_map(None)?;
+            head.iter().try_for_each(|(key, value)| document.serialize_entry(key, value))?;
+            document.serialize_entry(key, &rows)?;
+            tail().iter().try_for_each(|(key, value)| document.serialize_entry(key, value))?;
+            document.end()
+        };
+        let written = write();
         match failed.take() {
             Some(error) => Err(error),
-            None => Ok(written?),
+            None => {
+                written.map_err(|e| Unwritten(e.into()))?;
+                Ok(self.bytes(b"\n")?)
+            }
         }
     }
 
@@ -64,29 +73,6 @@ impl Page<'_> {
     }
 }
 
-struct Document<'a, I, E, F> {
-    head: Map<String, Value>,
-    key: &'a str,
-    rows: Rows<'a, I, E>,
-    tail: Cell<Option<F>>,
-}
-
-impl<T, E, I, F> Serialize for Document<'_, I, E, F>
-where
-    T: Serialize,
-    I: Iterator<Item = Result<T, E>>,
-    F: FnOnce() -> Map<String, Value>,
-{
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(None)?;
-        self.head.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
-        map.serialize_entry(self.key, &self.rows)?;
-        let tail = self.tail.take().map(|tail| tail()).unwrap_or_default();
-        tail.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
-        map.end()
-    }
-}
-
 /// Rows that are read while they are written. An error of reading ends the writing, and is kept in `failed`.
 struct Rows<'a, I, E> {
     rows: RefCell<I>,
@@ -112,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::render::{look::Look, table::Side};
+    use crate::render::look::Look;
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap()
@@ -141,7 +127,7 @@ mod tests {
         let mut page = Page::new(&mut out, Look::default());
         page.json_list(Map::new(), "list", rows.clone(), Map::new).unwrap();
         written.set(0);
-        let table = Table::new(&[("name", Side::Left)]);
+        let table = Table::new(["name"]);
         assert_eq!(page.table(table, 0, rows.map(|row| row.map(|r| vec![r.into()]))).unwrap(), 5 * ROWS);
     }
 

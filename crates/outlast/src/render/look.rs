@@ -86,7 +86,7 @@ pub fn of_status(status: Status) -> Paint {
 
 /// Output of a command, with the look that the output has.
 pub struct Page<'a> {
-    out: &'a mut dyn Write,
+    pub(super) out: &'a mut dyn Write,
     pub look: Look,
 }
 

@@ -5,13 +5,6 @@
 
 use super::look::{Look, Paint, clean_line};
 
-/// Alignment of a column's cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Left,
-    Right,
-}
-
 /// Text of a cell and its colour. The text is cleaned, because agents and providers may have written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
@@ -43,18 +36,30 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
+/// Column of a table: its heading, and whether its cells stand at its right.
+#[derive(Clone, Debug)]
+struct Column {
+    name: String,
+    is_right: bool,
+}
+
 /// Table with a header.
 #[derive(Clone, Debug)]
 pub struct Table {
-    columns: Vec<(String, Side)>,
+    columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
     /// Width of each column as it was last rendered; `None` for a column that was left out.
     widths: Vec<Option<usize>>,
 }
 
 impl Table {
-    pub fn new(columns: &[(&str, Side)]) -> Self {
-        let columns = columns.iter().map(|(name, side)| ((*name).to_owned(), *side)).collect();
+    /// Makes a table with these headings. A column whose heading begins with `>` has its cells at its right, as numbers do.
+    pub fn new(headings: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let column = |heading: &str| match heading.strip_prefix('>') {
+            Some(name) => Column { name: name.to_owned(), is_right: true },
+            None => Column { name: heading.to_owned(), is_right: false },
+        };
+        let columns = headings.into_iter().map(|heading| column(heading.as_ref())).collect();
         Table { columns, rows: Vec::new(), widths: Vec::new() }
     }
 
@@ -84,13 +89,13 @@ impl Table {
         let widths: Vec<Option<usize>> = (0..self.columns.len())
             .map(|i| {
                 let known = self.widths.get(i).copied().flatten();
-                let header = self.columns[i].0.chars().count();
+                let header = self.columns[i].name.chars().count();
                 widest(i).filter(|width| *width > 0).map(|width| width.max(header)).max(known)
             })
             .collect();
         let is_shown = |widths: &[Option<usize>]| widths.iter().map(Option::is_some).collect::<Vec<_>>();
         let header = (is_shown(&widths) != is_shown(&self.widths)).then(|| {
-            self.columns.iter().map(|(name, _)| Cell::painted(name, Paint::Faint)).collect::<Vec<Cell>>()
+            self.columns.iter().map(|column| Cell::painted(&column.name, Paint::Faint)).collect::<Vec<Cell>>()
         });
         let mut out = String::new();
         for row in header.iter().chain(&self.rows) {
@@ -100,7 +105,7 @@ impl Table {
             for (nth, (i, width)) in shown.enumerate() {
                 let Some(cell) = row.get(i) else { break };
                 let pad = width - cell.text.chars().count();
-                let before = if self.columns[i].1 == Side::Right { pad } else { 0 };
+                let before = if self.columns[i].is_right { pad } else { 0 };
                 let gap = if nth == 0 { 0 } else { 2 };
                 // Spaces are written only before a next cell, so that no line ends in them.
                 if !cell.text.is_empty() {
@@ -126,12 +131,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_no_line_ends_in_spaces() {
-        let mut table = Table::new(&[
-            ("run", Side::Left),
-            ("void", Side::Left),
-            ("calls", Side::Right),
-            ("note", Side::Left),
-        ]);
+        let mut table = Table::new(["run", "void", ">calls", "note"]);
         table.row(vec!["a".into(), "".into(), "12".into(), "".into()]);
         table.row(vec!["longer".into(), "".into(), "".into(), "x".into()]);
         assert_eq!(
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn colour_does_not_count_as_width() {
-        let mut table = Table::new(&[("a", Side::Left), ("b", Side::Left)]);
+        let mut table = Table::new(["a", "b"]);
         table.row(vec![Cell::painted("x", Paint::Bad), "y".into()]);
         let shown = table.render(Look { color: true, json: false }, 0);
         assert!(shown.ends_with("\x1b[31mx\x1b[0m  y\n"), "{shown:?}");
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_table_goes_on_in_its_columns_and_names_one_that_is_new() {
-        let mut table = Table::new(&[("a", Side::Right), ("b", Side::Left), ("c", Side::Left)]);
+        let mut table = Table::new([">a", "b", "c"]);
         let mut print = |rows: &[[&'static str; 3]]| {
             rows.iter().for_each(|row| table.row(row.map(Cell::from).to_vec()));
             table.render_rows(Look::default(), 0)
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_cell_is_one_line() {
-        let mut table = Table::new(&[("a", Side::Left)]);
+        let mut table = Table::new(["a"]);
         table.row(vec!["one\ntwo\x1b[0m".into()]);
         assert_eq!(table.render(Look::default(), 0).lines().count(), 2);
     }

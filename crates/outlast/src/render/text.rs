@@ -1,5 +1,7 @@
 //! Text from outside, made safe for a terminal.
 
+use serde_json::Value;
+
 /// Replaces characters that could control a terminal, in text from outside such as a model's name, an error or a tag.
 ///
 /// Newlines stay: they do no harm, and errors have several lines.
@@ -25,6 +27,11 @@ pub fn clean_line(text: &str, width: usize) -> String {
         return line;
     }
     line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Returns bytes as the JSON that they are, and as a text otherwise.
+pub fn json_or_text(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into())
 }
 
 /// Cleans text and breaks it between words into lines of at most `width` characters. A longer word is cut.

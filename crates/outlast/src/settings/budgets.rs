@@ -19,7 +19,7 @@ use crate::{
     cli::values,
     program::error::CliError,
     settings::{
-        file::{self, Error, Origin},
+        file::{self, Error},
         surroundings::Surroundings,
     },
 };
@@ -47,8 +47,7 @@ pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
     let is_ceilings = |name: &str, value: &toml::Value| name == PLAN && !value.is_table();
     let named = tables.into_iter().filter(|(name, value)| !is_ceilings(name, value));
     let each = named.map(|(name, value)| {
-        let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
-        read(&name, value).map_err(|why| Error::BadValue { origin, why })
+        read(&name, value).map_err(|why| Error::bad(&path, format!("{TABLE}.{name}"), why))
     });
     each.collect()
 }
@@ -61,8 +60,7 @@ pub fn plan(around: &Surroundings) -> Result<Option<Ceilings>, Error> {
         toml::Value::String(text) => text.parse::<Ceilings>().map_err(|e| e.to_string()),
         other => Err(format!("wanted a text such as \"5h=40%,week=15%\", had {other}")),
     };
-    let origin = Origin::File { path, key: format!("{TABLE}.{PLAN}") };
-    read.map(Some).map_err(|why| Error::BadValue { origin, why })
+    read.map(Some).map_err(|why| Error::bad(&path, format!("{TABLE}.{PLAN}"), why))
 }
 
 fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {

@@ -313,10 +313,7 @@ impl File {
                 }
                 (_, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (None, toml::Value::Table(tables)) if key == policies::TABLE => {
-                    policies::read(&tables).map_err(|(name, why)| Error::BadValue {
-                        origin: Origin::File { path: file.file.path.clone(), key: format!("{key}.{name}") },
-                        why,
-                    })?;
+                    policies::read(&tables, &file.file.path)?;
                 }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
@@ -345,8 +342,7 @@ impl File {
             }
             if table.is_empty() && (known.commands.contains_key(&shown) || TABLES.contains(&&*shown)) {
                 let why = format!("wanted a table, `[{shown}]`, had {}", value.type_str());
-                let origin = Origin::File { path: path(), key: shown };
-                return Err(Error::BadValue { origin, why });
+                return Err(Error::bad(&path(), shown, why));
             }
             let tables = known.commands.keys().filter(|_| table.is_empty());
             let names = TABLES.iter().filter(|_| table.is_empty()).copied();
@@ -358,10 +354,7 @@ impl File {
             return Err(Error::Typed { path: path(), key: shown });
         }
         let kind = kind(&value);
-        let texts = texts(value, &long).map_err(|why| Error::BadValue {
-            origin: Origin::File { path: path(), key: shown.clone() },
-            why,
-        })?;
+        let texts = texts(value, &long).map_err(|why| Error::bad(&path(), &shown, why))?;
         if self.settings.contains_key(&(table.to_owned(), long.clone())) {
             return Err(Error::Twice { path: path(), key: shown });
         }

@@ -62,22 +62,11 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, String>, InputError> {
     let bad = |why: String| InputError::EnvFile { path: path.to_owned(), why };
     let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
     let mut found = BTreeMap::new();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let line = line.strip_prefix("export ").unwrap_or(line);
-        let pair = line.split_once('=').map(|(name, value)| (name.trim(), unquoted(value.trim())));
-        match pair.filter(|(name, value)| is_name(name) && !value.contains('\0')) {
-            Some((name, value)) => found.insert(name.to_owned(), value.to_owned()),
-            None => {
-                return Err(bad(format!(
-                    "line {} is not NAME=VALUE, or sets a variable of Outlast's own",
-                    i + 1
-                )));
-            }
-        };
+    for (number, pair) in assignments(&text) {
+        let pair = pair.filter(|(name, value)| is_name(name) && !value.contains('\0'));
+        let why = || format!("line {number} is not NAME=VALUE, or sets a variable of Outlast's own");
+        let (name, value) = pair.ok_or_else(|| bad(why()))?;
+        found.insert(name.to_owned(), value.to_owned());
     }
     Ok(found)
 }
@@ -90,8 +79,18 @@ fn is_name(name: &str) -> bool {
         && !name.starts_with("OUTLAST_")
 }
 
+/// Returns the lines of a file that sets variables, each with its number, and its name and value if it is NAME=VALUE.
+/// Blank lines and comments are passed over, `export` and quotes are taken off.
+pub(super) fn assignments(text: &str) -> impl Iterator<Item = (usize, Option<(&str, &str)>)> {
+    let lines = text.lines().map(str::trim).enumerate();
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(i, line)| {
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        (i + 1, line.split_once('=').map(|(name, value)| (name.trim(), unquoted(value.trim()))))
+    })
+}
+
 /// Returns the value without the quotes around it, if it has some.
-pub(super) fn unquoted(value: &str) -> &str {
+fn unquoted(value: &str) -> &str {
     let inside = |q: char| value.strip_prefix(q)?.strip_suffix(q);
     inside('"').or_else(|| inside('\'')).unwrap_or(value)
 }

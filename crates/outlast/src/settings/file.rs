@@ -59,6 +59,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Refuses the value of a key in a file.
+    pub fn bad(path: &Path, key: impl Into<String>, why: impl Into<String>) -> Error {
+        let origin = Origin::File { path: path.to_owned(), key: key.into() };
+        Error::BadValue { origin, why: why.into() }
+    }
+
     /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -96,10 +102,7 @@ impl SettingsFile {
             None => Ok(None),
             Some(toml::Value::Table(_)) if !self.trust.is_given() => Err(self.refuses(name)),
             Some(toml::Value::Table(found)) => Ok(Some(found)),
-            Some(_) => {
-                let origin = Origin::File { path: self.path.clone(), key: name.to_owned() };
-                Err(Error::BadValue { origin, why: why.to_owned() })
-            }
+            Some(_) => Err(Error::bad(&self.path, name, why)),
         }
     }
 

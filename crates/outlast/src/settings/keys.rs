@@ -5,7 +5,7 @@ use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
 
 use outlast_server::dialect::Upstream;
 
-use crate::settings::{env_file::unquoted, surroundings::Surroundings};
+use crate::settings::{env_file::assignments, surroundings::Surroundings};
 
 /// Keys of the providers, by their places in [`Upstream::ALL`]; `None` for a provider without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,20 +151,13 @@ pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
 /// Parses `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
 fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
     let mut keys = Keys::default();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let bad = |what: String| Error::Line { path: path.into(), line: i + 1, what };
-        let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-        // A line without a name may be a bare key, so the error does not repeat it.
-        let (name, value) = line.split_once('=').ok_or_else(|| bad("not NAME=VALUE".into()))?;
-        let value = unquoted(value.trim());
-        let upstream = provider_of(name.trim());
+    for (line, pair) in assignments(text) {
+        let bad = |what: String| Error::Line { path: path.into(), line, what };
+        let (name, value) = pair.ok_or_else(|| bad("not NAME=VALUE".into()))?;
+        let upstream = provider_of(name);
         let slot = keys.of_mut(upstream.ok_or_else(|| bad("none of the names that are read here".into()))?);
         if slot.is_some() {
-            return Err(bad(format!("{} is given twice", name.trim())));
+            return Err(bad(format!("{name} is given twice")));
         }
         if !value.is_empty() {
             *slot = Some(Key { value: value.to_owned(), origin: Origin::File(path.into()) });

@@ -5,7 +5,7 @@
 use outlast_core::run::masks::Masks;
 
 use crate::settings::{
-    file::{self, Error, Origin},
+    file::{self, Error},
     surroundings::Surroundings,
 };
 
@@ -15,8 +15,7 @@ pub const TABLE: &str = "digest";
 /// Returns the checked masks for new runs; `None` if none are configured.
 pub fn load(around: &Surroundings) -> Result<Option<Masks>, Error> {
     let Some((path, table)) = file::nearest_table(around, TABLE)? else { return Ok(None) };
-    let bad =
-        |key: String, why: String| Error::BadValue { origin: Origin::File { path: path.clone(), key }, why };
+    let bad = |key: String, why: String| Error::bad(&path, key, why);
     let masks: Masks = file::read_as(toml::Value::Table(table)).map_err(|why| bad(TABLE.into(), why))?;
     masks.compile().map_err(|e| bad(format!("{TABLE}.{}", e.at), e.why))?;
     Ok((!masks.is_empty()).then_some(masks))

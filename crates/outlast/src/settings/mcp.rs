@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::{
     mcp::{host::Way, secrets::Secrets, tools::Tools},
     settings::{
-        file::{self, Error, Origin},
+        file::{self, Error},
         surroundings::Surroundings,
     },
 };
@@ -63,10 +63,8 @@ pub fn load(around: &Surroundings) -> Result<BTreeMap<String, Server>, Error> {
     for (name, value) in table {
         // Any other key is a setting of the command.
         let toml::Value::Table(written) = value else { continue };
-        let read = server(&name, written, around).map_err(|why| Error::BadValue {
-            origin: Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") },
-            why,
-        })?;
+        let read = server(&name, written, around);
+        let read = read.map_err(|why| Error::bad(&path, format!("{TABLE}.{name}"), why))?;
         servers.insert(name, read);
     }
     Ok(servers)

@@ -14,7 +14,7 @@ use crate::{
     notify::topic::{self, Topic},
     render::time,
     settings::{
-        file::{self, Error, Origin},
+        file::{self, Error},
         surroundings::Surroundings,
     },
 };
@@ -110,15 +110,12 @@ struct Written {
 pub fn load(around: &Surroundings) -> Result<Notify, Error> {
     let Some((path, table)) = file::own_tables(around, TABLE)? else { return Ok(Notify::default()) };
     let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
-    let bad = |key: &str, why: String| Error::BadValue {
-        origin: Origin::File { path: path.clone(), key: format!("{TABLE}.{key}") },
-        why,
-    };
+    let bad = |key: &str, why: String| Error::bad(&path, format!("{TABLE}.{key}"), why);
     let mut notify = Notify::default();
     let names: Option<Result<Vec<String>, _>> = table.get("events").map(|value| value.clone().try_into());
     let names = names.transpose().map_err(|_| bad("events", "wanted a list of names".into()))?;
     let all = topics(names.as_deref()).map_err(|why| bad("events", why))?;
-    let all = all.unwrap_or_else(|| Topic::USUAL.to_vec());
+    let all = all.unwrap_or_else(Topic::usual);
     let mut every = HEARTBEAT_MS;
     for (key, value) in table {
         match (key.as_str(), value) {
@@ -234,7 +231,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Endpoint, String> {
         let around = Surroundings::default();
-        endpoint("phone", text.parse().unwrap(), &Topic::USUAL, Path::new("/nowhere"), &around)
+        endpoint("phone", text.parse().unwrap(), &Topic::usual(), Path::new("/nowhere"), &around)
     }
 
     #[test]
@@ -253,7 +250,7 @@ mod tests {
         let command = read("command = [\"mail\", \"me\"]").unwrap();
         assert_eq!(
             (command.topics.as_slice(), command.way),
-            (&Topic::USUAL[..], Way::Command(vec!["mail".into(), "me".into()]))
+            (&Topic::usual()[..], Way::Command(vec!["mail".into(), "me".into()]))
         );
         for (text, wanted) in [
             ("", "wanted url or command"),

@@ -1,6 +1,6 @@
 //! Policies by name: from `[policies.NAME]` of `outlast.toml`, or from the store.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use outlast_core::{
     envelope::unit::{Limits, Unit},
@@ -14,7 +14,7 @@ use crate::{
     cli::values,
     program::error::{CliError, InputError},
     settings::{
-        file::{self, Error, Origin},
+        file::{self, Error},
         surroundings::Surroundings,
     },
 };
@@ -39,8 +39,9 @@ struct Written {
 }
 
 /// Parses the table `[policies]`. Errors: the policy's name and what is wrong with it.
-pub fn read(tables: &toml::Table) -> Result<Vec<NamedPolicy>, (String, String)> {
-    tables.iter().map(|(name, value)| one(name, value).map_err(|why| (name.clone(), why))).collect()
+pub fn read(tables: &toml::Table, path: &Path) -> Result<Vec<NamedPolicy>, Error> {
+    let bad = |name: &String, why: String| Error::bad(path, format!("{TABLE}.{name}"), why);
+    tables.iter().map(|(name, value)| one(name, value).map_err(|why| bad(name, why))).collect()
 }
 
 fn one(name: &str, value: &toml::Value) -> Result<NamedPolicy, String> {
@@ -81,13 +82,9 @@ fn text(value: &toml::Value) -> String {
 /// file: a checkout must not loosen a policy of the user.
 pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     let mut found: BTreeMap<String, NamedPolicy> = BTreeMap::new();
+    // The directory's file comes first, so the user's own replaces its entries.
     for (path, tables) in file::tables(around, TABLE)? {
-        let policies = read(&tables).map_err(|(name, why)| Error::BadValue {
-            origin: Origin::File { path, key: format!("{TABLE}.{name}") },
-            why,
-        })?;
-        // The directory's file comes first, so the user's own replaces its entries.
-        found.extend(policies.into_iter().map(|p| (p.name().to_owned(), p)));
+        found.extend(read(&tables, &path)?.into_iter().map(|p| (p.name().to_owned(), p)));
     }
     Ok(found.into_values().collect())
 }
@@ -130,11 +127,11 @@ mod tests {
     fn a_policy_is_read_or_refused_by_what_is_wrong_with_it() {
         let check = |text: &str, want: Result<(Option<i64>, Option<i64>, usize), &str>| {
             let table: toml::Table = text.parse().unwrap();
-            let had = read(&table).map(|found| {
+            let had = read(&table, Path::new("f")).map(|found| {
                 let p = &found[0];
                 (p.limits[Unit::CostNanoUsd], p.limits[Unit::WallMs], p.rules.require.len())
             });
-            assert_eq!(had, want.map_err(|why| ("p".to_owned(), why.to_owned())), "{text}");
+            assert_eq!(had, want.map_err(|why| Error::bad(Path::new("f"), "policies.p", why)), "{text}");
         };
         check("[p]", Ok((None, None, 0)));
         check("[p]\nusd = 2\nwall = '1h'", Ok((Some(2_000_000_000), Some(3_600_000), 0)));
@@ -148,7 +145,7 @@ mod tests {
             ["[p]\nusd = -1", "[p]\ncalls = 'x'", "[p]\nwords = 1", "[p]\ntools = 'a'", "p = 1", "['a b']"]
         {
             let table: toml::Table = bad.parse().unwrap();
-            assert!(read(&table).is_err(), "{bad}");
+            assert!(read(&table, Path::new("f")).is_err(), "{bad}");
         }
     }
 }

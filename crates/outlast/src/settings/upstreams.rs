@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::{
     cli::values,
     settings::{
-        file::{self, Error, Origin},
+        file::{self, Error},
         keys,
         surroundings::Surroundings,
     },
@@ -73,17 +73,16 @@ pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
     let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
     let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
     let each = tables.into_iter().map(|(name, value)| {
-        let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
-        read(&name, value, &directory, around).map_err(|why| Error::BadValue { origin, why })
+        let read = read(&name, value, &directory, around);
+        read.map_err(|why| Error::bad(&path, format!("{TABLE}.{name}"), why))
     });
     let all: Vec<Upstream> = each.collect::<Result<_, _>>()?;
     let mut seen = BTreeMap::new();
     for named in all.iter().map(|u| &u.named) {
         for pattern in &named.models_match {
             let Some(other) = seen.insert(pattern, &named.name) else { continue };
-            let origin = Origin::File { path, key: format!("{TABLE}.{}.models_match", named.name) };
             let why = format!("the pattern \"{pattern}\" is {TABLE}.{other}'s already");
-            return Err(Error::BadValue { origin, why });
+            return Err(Error::bad(&path, format!("{TABLE}.{}.models_match", named.name), why));
         }
     }
     Ok(all)

@@ -1,26 +1,42 @@
 //! `outlast watch [RUN]`: runs as they go, on a terminal; plain lines where it is none.
 //!
-//! `look` reads the store, `screen` draws what was read, `plain` prints it as lines, and this file takes the keys.
+//! `screen` draws what was read of the store, and this file reads it, takes the keys and prints plain lines.
 
-mod look;
-mod plain;
 mod screen;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use outlast_core::{
     engine::{act::InName, approval::DecideApproval},
-    store::{Ask as _, Durability, Store},
-    words::id::RunNo,
+    envelope::unit::Unit,
+    journal::{Entry, approval},
+    reads::{self, approvals::View, runs::RunSearch, waits::Wait},
+    run::attempt::Attempt,
+    store::{Ask as _, Durability, RunView, Store, filter::ApprovalFilter},
+    words::id::{Micros, RunNo, Seq},
 };
+use outlast_server::api::read::gist;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::json;
 
-use self::look::Look;
 use crate::{
-    commands::approvals::user,
+    commands::{
+        self,
+        approvals::user,
+        journal::{self, JournalArgs},
+    },
     guard,
     program::{actor::actor, context::Context, error::CliError, exit_code, find},
+    render::{
+        amount::usd,
+        look::{Look as Printed, Page, clean_line},
+        time,
+    },
 };
 
 /// Watch runs as they go, in the terminal
@@ -74,7 +90,7 @@ pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
             std::thread::sleep(LOOK);
             crate::look_after(store, context);
         };
-        plain::follow(store, run, context, &mut wait)?;
+        follow(store, run, context, &mut wait)?;
         return Ok(exit_code::OK);
     }
     let place = run.map_or(Panel::Runs, Panel::Run);
@@ -192,4 +208,110 @@ impl Desk {
         let at = all.iter().position(|id| *id == view.id).unwrap_or(0);
         self.approval = all.get(at + 1).or(all.get(at.wrapping_sub(1))).copied();
     }
+}
+
+/// Most runs in the list, most entries and attempts of a run that are read, and most approvals.
+const RUNS: usize = 200;
+
+const ENTRIES: i64 = 200;
+
+const APPROVALS: usize = 100;
+
+/// Most entries whose gist is read, the newest ones: a screen has room for few more.
+const GISTS: usize = 40;
+
+/// Rows of the store that one screen of `outlast watch` shows.
+#[derive(Default)]
+pub struct Look {
+    pub now: Micros,
+    pub runs: Vec<RunView>,
+    /// Approvals that wait for a person, over all runs, newest first.
+    pub approvals: Vec<View>,
+    pub run: Option<Watched>,
+}
+
+/// Run with its attempts and newest entries, as the screen shows it.
+pub struct Watched {
+    pub view: RunView,
+    pub attempts: Vec<Attempt>,
+    /// Spans of time in which it waited, oldest first.
+    pub waits: Vec<Wait>,
+    /// Newest entries, oldest first, without Outlast's own bookkeeping.
+    pub entries: Vec<Entry>,
+    /// What the newest of them are about, by their numbers.
+    pub gists: BTreeMap<Seq, String>,
+}
+
+impl Look {
+    fn at(store: &dyn Store, place: Panel) -> Result<Look, CliError> {
+        let filter = ApprovalFilter { run: None, open: true, limit: APPROVALS };
+        Ok(Look {
+            now: store.now()?,
+            runs: match place {
+                Panel::Runs => reads::runs::page(store, &RunSearch::default(), RUNS)?.runs,
+                _ => Vec::new(),
+            },
+            approvals: reads::approvals::list(store, &filter, Some(approval::Status::Pending))?,
+            run: match place {
+                Panel::Run(no) => watched(store, no)?,
+                _ => None,
+            },
+        })
+    }
+}
+
+fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
+    let Some(view) = store.run(no)? else { return Ok(None) };
+    let from = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
+    let mut entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
+    entries.retain(|e| !e.is_bookkeeping());
+    let mut gists = BTreeMap::new();
+    for entry in entries.iter().rev().take(GISTS) {
+        gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
+    }
+    let (attempts, waits) = (store.attempts(no)?, reads::waits::list(store, no)?);
+    Ok(Some(Watched { attempts, waits, entries, gists, view }))
+}
+
+/// Prints one run's journal until the run has ended; without a run, prints each change of any run's status, without
+/// end. `wait` is called between two looks.
+fn follow(
+    store: &dyn Store,
+    run: Option<RunNo>,
+    context: &Context,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<(), CliError> {
+    let (look, mut out) = (context.look, io::stdout().lock());
+    if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
+        let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
+        let page = &mut Page::new(&mut out, look);
+        return journal::journal(&args, commands::Desk { store, by: "", context, page, wait });
+    }
+    let mut known: HashMap<RunNo, String> = HashMap::new();
+    loop {
+        let seen = Look::at(store, Panel::Runs)?;
+        // Oldest first, as a log goes on.
+        for view in seen.runs.iter().rev() {
+            let line = line(view, seen.now, look);
+            if known.insert(view.run.no, line.clone()).as_ref() != Some(&line) {
+                match look.json {
+                    true => writeln!(out, "{line}")?,
+                    false => writeln!(out, "{}  {line}", time::moment(seen.now))?,
+                }
+            }
+        }
+        out.flush()?;
+        wait(LOOK);
+    }
+}
+
+fn line(view: &RunView, now: Micros, look: Printed) -> String {
+    let (run, e) = (&view.run, &view.envelope);
+    if look.json {
+        return json!(outlast_view::Run::new(view, now)).to_string();
+    }
+    let of = e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {}", usd(limit)));
+    let name = clean_line(view.spec.name.as_deref().unwrap_or_default(), 40);
+    let calls = e.spent[Unit::Calls];
+    format!("{}  {name}  {}  {} usd{of}, {calls} calls", run.id, run.status.name(), usd(e.spent.cost()))
 }

@@ -17,10 +17,7 @@ use ratatui::{
     widgets::{Cell, Paragraph, Row, Table, TableState, Wrap},
 };
 
-use super::{
-    Desk, Panel,
-    look::{Look, Watched},
-};
+use super::{Desk, Look, Panel, Watched};
 use crate::render::{
     amount::{some, usd},
     entry,

@@ -2,8 +2,7 @@
 
 use super::{
     super::{budget, plan::Shown, prelude::*},
-    ServerNames, Story, as_typed,
-    life::Life,
+    Life, ServerNames, Story, as_typed,
 };
 use crate::render::{
     next::is_unmetered,
@@ -129,13 +128,7 @@ impl Story {
         }
         let offset = time::offset(self.now);
         let headed = format!("started ({offset})");
-        let mut table = Table::new(&[
-            ("#", Side::Left),
-            (&headed, Side::Left),
-            ("up", Side::Left),
-            ("calls", Side::Right),
-            ("how it ended", Side::Left),
-        ]);
+        let mut table = Table::new(["#", &headed, "up", ">calls", "how it ended"]);
         let (earlier, newest) = lives.split_at(lives.len() - shown);
         for life in newest {
             let a = life.last();

@@ -4,8 +4,7 @@ use outlast_core::run::Run;
 
 use super::{
     super::{budget, prelude::*},
-    ENTRIES, Story, as_typed,
-    life::Life,
+    ENTRIES, Life, Story, as_typed,
 };
 use crate::{agent::servers::ServerNames, render::approval as shown_approval};
 
@@ -89,14 +88,14 @@ impl Story {
         let looping = self.view.run.turns.is_some();
         let offset = time::offset(self.now);
         let headed = |what: &str| format!("{what} ({offset})");
-        let mut table = Table::new(&[
-            ("#", Side::Left),
-            (if looping { "iteration" } else { "label" }, Side::Left),
-            (&headed("started"), Side::Left),
-            (&headed("ended"), Side::Left),
-            ("up", Side::Right),
-            ("calls", Side::Right),
-            ("how", Side::Left),
+        let mut table = Table::new([
+            "#",
+            if looping { "iteration" } else { "label" },
+            &headed("started"),
+            &headed("ended"),
+            ">up",
+            ">calls",
+            "how",
         ]);
         let lives = Life::fold(&self.attempts);
         let earlier = lives.len().saturating_sub(ATTEMPTS);

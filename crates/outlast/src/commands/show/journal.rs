@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use outlast_core::run::Run;
 
 use super::{
-    super::{busy_waiting::BusyWaiting, evidence::Evidence, prelude::*, resolve, resume_tax::Restarts},
+    super::{evidence::Evidence, prelude::*, resolve, resume_tax::Restarts},
     ENTRIES,
-    money::Calls,
+    money::{BusyWaiting, Calls},
 };
 use crate::{program::untaken::Untaken, render::did::Did};
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use outlast_core::{
     reads::places,
     state::{At, Item},
@@ -94,9 +93,7 @@ fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, 
 
 /// Parses a value as JSON; a value that is not JSON is compared as text.
 fn value(item: Option<&Item>) -> Option<Value> {
-    let bytes: &Bytes = item?.value.as_ref()?;
-    let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
-    Some(serde_json::from_slice(bytes).unwrap_or_else(|_| text()))
+    Some(json_or_text(item?.value.as_ref()?))
 }
 
 /// Returns the differences between two values; `None`: the key did not exist. Objects are compared in depth, and so are

@@ -2,13 +2,12 @@
 
 mod diff;
 mod dump;
-mod keep;
-mod places;
 
 use std::{cell, path::PathBuf};
 
 use outlast_core::{
-    reads::rows,
+    engine::state::retain::Retain,
+    reads::{places, rows},
     state::{At, Item, Retention},
     store::{
         Which,
@@ -16,8 +15,8 @@ use outlast_core::{
     },
 };
 use outlast_server::{
-    api::state::show::{self, Runs},
-    state::{Commits, PAGE},
+    api::state::show::{self, Kept, Runs},
+    state::{Commits, PAGE, retention},
 };
 
 use super::prelude::*;
@@ -216,12 +215,12 @@ pub fn state(args: &StateArgs, Desk { store, page, wait, .. }: Desk) -> Result<(
     match &args.command {
         StateCommand::Get(args) => get(store, args, page),
         StateCommand::Keys(args) => keys(store, args, page),
-        StateCommand::Agents(args) => places::agents(store, &args.place.namespace, page),
-        StateCommand::Namespaces => places::namespaces(store, page),
+        StateCommand::Agents(args) => agents(store, &args.place.namespace, page),
+        StateCommand::Namespaces => namespaces(store, page),
         StateCommand::History(args) => history(store, args, page),
         StateCommand::Diff(args) => diff::diff(store, args, page),
         StateCommand::Replay(args) => replay(store, args, page, wait),
-        StateCommand::Keep(args) => keep::keep(store, args, page),
+        StateCommand::Keep(args) => keep(store, args, page),
         StateCommand::Dump(args) => dump::dump(store, args, page),
         StateCommand::Restore(args) => dump::restore(store, args, page),
     }
@@ -284,12 +283,7 @@ fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliEr
     if page.look.json {
         return page.json_list(Map::new(), "keys", listed.map(|l| Ok(show::listed(&l?))), Map::new);
     }
-    let table = Table::new(&[
-        ("KEY", Side::Left),
-        ("VERSION", Side::Right),
-        ("COMMIT", Side::Right),
-        ("WRITTEN", Side::Left),
-    ]);
+    let table = Table::new(["KEY", ">VERSION", ">COMMIT", "WRITTEN"]);
     let cells = listed.map(|l| {
         let l = l?;
         let key = clean_line(&l.key, WIDTH);
@@ -428,4 +422,56 @@ fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliE
         }
         Some(Moment::Time(t)) => At::Time(t),
     })
+}
+
+pub fn namespaces(store: &dyn Store, page: &mut Page) -> Result<(), CliError> {
+    let found = places::namespaces(store)?;
+    if page.look.json {
+        let shown: Vec<_> = found.iter().map(show::namespace).collect();
+        return Ok(page.json(&json!({ "namespaces": shown }))?);
+    }
+    if found.is_empty() {
+        return Ok(page.line("nothing was written yet")?);
+    }
+    let mut table = Table::new(["NAMESPACE", ">COMMIT", "WRITTEN"]);
+    for n in &found {
+        let name = Cell::new(clean_line(&n.name, WIDTH));
+        table.row(vec![name, Cell::new(n.commit.to_string()), Cell::new(rfc3339(n.at))]);
+    }
+    let look = page.look;
+    Ok(page.text(&table.render(look, 0))?)
+}
+
+pub fn agents(store: &dyn Store, namespace: &str, page: &mut Page) -> Result<(), CliError> {
+    let found = places::agents(store, namespace)?;
+    if page.look.json {
+        return Ok(page.json(&json!({ "agents": found }))?);
+    }
+    if found.is_empty() {
+        page.line(&format!("no agents in namespace {}", clean_line(namespace, WIDTH)))?;
+    }
+    for agent in &found {
+        page.line(&clean_line(agent, WIDTH))?;
+    }
+    Ok(())
+}
+
+/// Sets the number of versions and compacts the namespace. Without a number, only prints the setting.
+pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {
+    let name = &args.place.namespace;
+    let mut removed = 0;
+    if let Some(keep) = args.versions {
+        removed = retention::retain(store, Retain { actor: None, namespace: name.clone(), keep })?;
+    }
+    let keep = store.namespace(name)?.map(|n| n.keep).unwrap_or_default();
+    if page.look.json {
+        return Ok(page.json(&Kept::new(name, keep, args.versions.map(|_| removed)))?);
+    }
+    let kept = match keep {
+        Retention::All => "every version of a key".to_owned(),
+        Retention::Last(1) => "the newest version of a key".to_owned(),
+        Retention::Last(n) => format!("the last {n} versions of a key"),
+    };
+    let removed = if args.versions.is_some() { format!("; {removed} removed") } else { String::new() };
+    Ok(page.line(&format!("namespace {name} keeps {kept}{removed}"))?)
 }
