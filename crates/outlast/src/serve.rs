@@ -26,7 +26,7 @@ use crate::{
         shared::{PolicyArgs, ProxyArgs},
         values::{self, Limit},
     },
-    mcp::serving::Serving,
+    mcp::host::Serving,
     notify,
     program::{
         context::Context,

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::guarded;
+use crate::guardian;
 
 /// Age from which an empty group is taken to be abandoned.
 const OLD: Duration = Duration::from_secs(3600);
@@ -106,7 +106,7 @@ impl ParentGroup {
         let own = self.path.join("outlast-supervisor");
         make_dir(&own).map_err(|source| Error::Make { path: path(), source })?;
         // "0" is this process. Its guardian is in the group too.
-        for pid in [0].into_iter().chain(guarded::pid()) {
+        for pid in [0].into_iter().chain(guardian::pid()) {
             fs::write(own.join("cgroup.procs"), pid.to_string())
                 .map_err(|source| Error::Make { path: path(), source })?;
         }

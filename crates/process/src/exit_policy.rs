@@ -1,6 +1,9 @@
-//! Policy for an agent's exit: whether its run is done, interrupted, stopped or restarted.
+//! Policy for an agent's exit: whether its run is done, interrupted, stopped or restarted; how long is waited before the next
+//! attempt; and crash loops, in which restarting has stopped making sense.
 
-use super::exit::Exit;
+use std::time::Duration;
+
+use crate::exit::Exit;
 
 /// Consequence of an attempt's end for its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,65 @@ pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     }
 }
 
+/// Abnormal end of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeathAt {
+    /// Time at which the agent died, in microseconds since the Unix epoch.
+    pub at_us: i64,
+    /// Number of journal entries that the run had closed by then, over all its attempts.
+    pub entries_closed: u64,
+}
+
+pub const DEATHS: usize = 5;
+pub const WINDOW_US: i64 = 10 * 60 * 1_000_000;
+
+/// Returns whether the last [`DEATHS`] deaths (given oldest first) happened within [`WINDOW_US`] microseconds, with no
+/// entry closed between them.
+///
+/// An agent that dies often but gets a step further each time is slow, and not in a crash loop. Work done before the
+/// first of these deaths does not count. A clock set back makes the span shorter, so it errs towards stopping.
+pub fn is_crash_loop(deaths: &[DeathAt]) -> bool {
+    let Some(last) = deaths.last_chunk::<DEATHS>() else { return false };
+    let (first, last) = (last[0], last[DEATHS - 1]);
+    last.at_us.saturating_sub(first.at_us) <= WINDOW_US && last.entries_closed <= first.entries_closed
+}
+
+/// Exponential backoff with full jitter: after the n-th unhealthy end in a row, a wait between nothing and
+/// 1 s · 2^(n-1), at most 5 minutes. With full jitter a hundred agents killed by one outage do not return together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backoff {
+    unhealthy: u32,
+}
+
+impl Backoff {
+    pub const FIRST: Duration = Duration::from_secs(1);
+    pub const LONGEST: Duration = Duration::from_secs(300);
+    /// Lifetime from which an attempt counts as healthy, so that the next wait is short again.
+    pub const HEALTHY: Duration = Duration::from_secs(60);
+
+    /// Returns the wait after an attempt that lived for `lived`. `entropy`: a random number, uniform over all of u64.
+    pub fn after(&mut self, lived: Duration, entropy: u64) -> Duration {
+        if lived >= Self::HEALTHY {
+            self.got_on();
+        }
+        let longest = self.ceiling();
+        self.unhealthy = self.unhealthy.saturating_add(1);
+        let nanos = (longest.as_nanos() * (u128::from(entropy) + 1)) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(Self::LONGEST)
+    }
+
+    /// Resets the wait to the shortest, because an attempt finished something, however short it lived.
+    pub fn got_on(&mut self) {
+        self.unhealthy = 0;
+    }
+
+    /// Returns the upper bound of the next wait.
+    pub fn ceiling(&self) -> Duration {
+        let factor = 1u32.checked_shl(self.unhealthy).unwrap_or(u32::MAX);
+        Self::FIRST.saturating_mul(factor).min(Self::LONGEST)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +160,98 @@ mod tests {
             assert_eq!(judge(exit, false), verdict, "{exit}");
             assert_eq!(judge(exit, true), Interrupted, "{exit} after our own signal");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests_of_crash_loops {
+    use super::*;
+
+    const MINUTE: i64 = 60 * 1_000_000;
+
+    #[track_caller]
+    fn check(deaths: &[(i64, u64)], looping: bool) {
+        let made: Vec<DeathAt> =
+            deaths.iter().map(|&(at_us, entries_closed)| DeathAt { at_us, entries_closed }).collect();
+        assert_eq!(is_crash_loop(&made), looping, "{deaths:?}");
+    }
+
+    #[test]
+    fn five_deaths_in_ten_minutes_without_progress_are_a_crash_loop() {
+        check(&[], false);
+        check(&[(0, 0), (1, 0), (2, 0), (3, 0)], false);
+        check(&[(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)], true);
+        check(&[(0, 7), (0, 7), (0, 7), (0, 7), (10 * MINUTE, 7)], true);
+        check(&[(0, 7), (0, 7), (0, 7), (0, 7), (10 * MINUTE + 1, 7)], false);
+    }
+
+    #[test]
+    fn one_entry_closed_between_is_progress() {
+        check(&[(0, 7), (1, 7), (2, 7), (3, 7), (4, 8)], false);
+        check(&[(0, 7), (1, 8), (2, 8), (3, 8), (4, 8)], false);
+        check(&[(0, 7), (1, 8), (2, 8), (3, 8), (4, 8), (5, 8)], true);
+    }
+
+    #[test]
+    fn only_the_last_five_count() {
+        check(
+            &[
+                (0, 0),
+                (0, 0),
+                (20 * MINUTE, 0),
+                (21 * MINUTE, 0),
+                (22 * MINUTE, 0),
+                (23 * MINUTE, 0),
+                (24 * MINUTE, 0),
+            ],
+            true,
+        );
+        check(&[(0, 0), (1, 0), (2, 0), (20 * MINUTE, 0), (21 * MINUTE, 0), (22 * MINUTE, 0)], false);
+    }
+}
+
+#[cfg(test)]
+mod tests_of_waits {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_secs(3);
+
+    fn longest_waits(lives: &[Duration]) -> Vec<u64> {
+        let mut backoff = Backoff::default();
+        lives.iter().map(|&lived| backoff.after(lived, u64::MAX).as_secs()).collect()
+    }
+
+    #[test]
+    fn wait_doubles_from_a_second_to_five_minutes_and_stays_there() {
+        assert_eq!(longest_waits(&[SHORT; 11]), [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert_eq!(longest_waits(&[SHORT; 200])[199], 300);
+    }
+
+    #[test]
+    fn healthy_attempt_begins_the_row_anew() {
+        let healthy = Backoff::HEALTHY;
+        assert_eq!(longest_waits(&[SHORT, SHORT, SHORT, healthy, SHORT]), [1, 2, 4, 1, 2]);
+        let nearly = healthy - Duration::from_nanos(1);
+        assert_eq!(longest_waits(&[SHORT, SHORT, nearly]), [1, 2, 4]);
+    }
+
+    #[test]
+    fn an_attempt_that_got_on_begins_the_row_anew() {
+        let mut backoff = Backoff::default();
+        let mut wait = || backoff.after(SHORT, u64::MAX).as_secs();
+        assert_eq!([wait(), wait(), wait()], [1, 2, 4]);
+        backoff.got_on();
+        assert_eq!(backoff.after(SHORT, u64::MAX).as_secs(), 1);
+    }
+
+    #[test]
+    fn jitter_is_full() {
+        let after_three = |entropy| {
+            let mut backoff = Backoff { unhealthy: 3 };
+            backoff.after(SHORT, entropy)
+        };
+        assert_eq!(after_three(0), Duration::ZERO);
+        assert_eq!(after_three(u64::MAX / 2), Duration::from_secs(4));
+        assert_eq!(after_three(u64::MAX), Duration::from_secs(8));
     }
 }

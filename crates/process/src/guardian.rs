@@ -8,13 +8,13 @@
 //!   whatever session, environment or control group it is in, and all are killed ([`end_tree`]).
 //! - Between the person and the supervisor it is not seen: it passes on the signals that only it received, stops and
 //!   goes on with the supervisor, and ends as the supervisor ends.
-//! - Its own death is learnt through the link, and [`guarded::when_lost`] then ends the supervisor and all below it.
+//! - Its own death is learnt through the link, and [`when_lost`] then ends the supervisor and all below it.
 //!
 //! The supervisor leads a group of its own, so that a signal to the typed command's group (`kill -9 -PGID`) leaves
 //! one of the two to act. On a terminal both stay in the terminal's foreground group.
 //!
-//! The link is a socket. The supervisor says on it what is to be known at its death ([`guarded::tell`]), and until when all below
-//! it may run ([`guarded::trust_until`]). When that moment has passed, the guardian freezes the tree, whatever became of the
+//! The link is a socket. The supervisor says on it what is to be known at its death ([`tell`]), and until when all below
+//! it may run ([`trust_until`]). When that moment has passed, the guardian freezes the tree, whatever became of the
 //! supervisor: a stopped one cannot. A later moment thaws it. The guardian waits for the link, for signals and for the
 //! moment in one `poll`.
 //!
@@ -22,27 +22,29 @@
 
 use std::{
     fs,
-    io::{self, IsTerminal as _, Read as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     mem,
     os::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
     ptr,
+    sync::{Mutex, OnceLock, PoisonError},
+    thread,
     time::Duration,
 };
 
 use rustix::{
     event::{PollFd, PollFlags},
-    process::{Pid, WaitId, WaitIdOptions},
+    net::SendFlags,
+    process::{Pid, Signal, WaitId, WaitIdOptions},
 };
 
-use super::{
+use crate::{
     exit::Exit,
     freeze::{Deadline, Frozen},
-    guarded,
     proc_table::ProcId,
-    reap, signals,
+    reap, signals, spawn,
     tree::Tree,
     wait::poll,
 };
@@ -72,7 +74,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Bereaved {
     pub exit: Exit,
-    /// Last line that the supervisor passed to [`guarded::tell`]; empty if there was none.
+    /// Last line that the supervisor passed to [`tell`]; empty if there was none.
     pub told: String,
 }
 
@@ -103,7 +105,7 @@ pub fn stand(speaks: bool, tree: fn(&str, Tree) -> Tree, bereaved: impl FnOnce(&
                 rustix::process::setpgid(None, None)?;
             }
             signals::change_mask(libc::SIG_SETMASK, &before)?;
-            guarded::begin(parent, theirs);
+            begin(parent, theirs);
             Ok(())
         }
         pid => {
@@ -274,9 +276,9 @@ impl Guard {
         if let Some(end) = self.begun.iter().rposition(|b| *b == b'\n') {
             let lines: Vec<u8> = self.begun.drain(..=end).collect();
             for line in String::from_utf8_lossy(&lines).lines() {
-                if let Some(told) = line.strip_prefix(guarded::TOLD) {
+                if let Some(told) = line.strip_prefix(TOLD) {
                     told.clone_into(&mut self.told);
-                } else if let Some(at_ms) = line.strip_prefix(guarded::TRUST) {
+                } else if let Some(at_ms) = line.strip_prefix(TRUST) {
                     self.trusted.set(at_ms.parse().ok())?;
                 }
             }
@@ -310,7 +312,7 @@ impl Guard {
 
     /// Sends a signal on to the supervisor, which is not reaped yet. A supervisor in the same process group may have
     /// received the signal itself, since a signal to a group cannot be told from one to a process; so the signal is
-    /// marked as passed on (see [`guarded::is_second_hand`]).
+    /// marked as passed on (see [`is_second_hand`]).
     fn pass_on(&self, signal: i32) -> io::Result<()> {
         let pid = self.supervisor.as_raw_nonzero().get();
         // SAFETY: plain system calls on a child of ours.
@@ -375,4 +377,73 @@ fn end_as(exit: Exit) -> ! {
     }
     // SAFETY: ends the process.
     unsafe { libc::_exit(exit.shell_code()) }
+}
+
+/// First byte of a line that replaces what is told at the supervisor's death.
+const TOLD: char = 't';
+
+/// First byte of a line with the moment until which the tree may run; without a number there is no such moment.
+const TRUST: char = 'u';
+
+/// Guardian of this process.
+static GUARDIAN: OnceLock<Guardian> = OnceLock::new();
+
+/// The guardian process, as seen by the supervisor.
+struct Guardian {
+    pid: Pid,
+    link: UnixStream,
+    told: Mutex<String>,
+}
+
+/// Makes this process one that is guarded, by the process `pid` at the other end of `link`.
+fn begin(pid: Pid, link: UnixStream) {
+    let _ = GUARDIAN.set(Guardian { pid, link, told: Mutex::default() });
+}
+
+/// Returns the pid of the guardian of this process; `None` if there is none.
+pub fn pid() -> Option<u32> {
+    GUARDIAN.get().map(|guardian| guardian.pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Gives the guardian the line that it needs at this process's death; each line replaces the one before. Does nothing
+/// without a guardian.
+pub fn tell(line: &str) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let mut told = guardian.told.lock().unwrap_or_else(PoisonError::into_inner);
+    line.clone_into(&mut told);
+    (&guardian.link).write_all(format!("{TOLD}{line}\n").as_bytes())
+}
+
+/// Tells the guardian until when the processes below this one may run, in milliseconds of CLOCK_BOOTTIME; `None`: for
+/// ever. Does nothing without a guardian.
+///
+/// Never blocks: a guardian that is stopped does not read, and a renewal must not wait for it. It then acts by an older
+/// moment when it goes on, until the next one comes. Errors: the link is full or broken.
+pub fn trust_until(at_ms: Option<u64>) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let line = at_ms.map_or_else(|| format!("{TRUST}\n"), |at_ms| format!("{TRUST}{at_ms}\n"));
+    // A line is sent whole or not at all: the kernel finds room for all of a small write, or refuses it.
+    rustix::net::send(&guardian.link, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Starts a thread that waits for the guardian's death. Then no child can be started any more, `end` gets the last line
+/// passed to [`tell`] and must end all processes below, and this process is killed: a signal to the pid that the person
+/// knows, the guardian's, thus ends it too.
+pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let watch = move || {
+        // The guardian never writes: this returns at its death.
+        let _ = (&guardian.link).read(&mut [0]);
+        spawn::close();
+        end(&guardian.told.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    };
+    thread::Builder::new().name("outlast-guarded".into()).stack_size(256 << 10).spawn(watch).map(drop)
+}
+
+/// Returns whether a signal was passed on by this process's guardian, in the same group. Called in signal handlers.
+pub(super) fn is_second_hand(info: &libc::siginfo_t) -> bool {
+    // SAFETY: with this code the kernel has filled in the sender.
+    info.si_code == libc::SI_QUEUE && unsafe { info.si_pid() == libc::getppid() }
 }

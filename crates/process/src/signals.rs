@@ -28,7 +28,7 @@ use std::{
 use rustix::process::Signal;
 use signal_hook::{SigId, low_level};
 
-use super::guarded;
+use crate::guardian;
 
 /// Signals in the order in which [`Signals::take`] reports them: stopping before continuing.
 const HANDLED: [Signal; 7] =
@@ -155,7 +155,7 @@ fn set_on(signal: Signal, flag: Arc<AtomicBool>) -> io::Result<SigId> {
                 is_told_of.store(true, Ordering::SeqCst);
                 false
             }
-            _ => guarded::is_second_hand(info) && is_told_of.swap(false, Ordering::SeqCst),
+            _ => guardian::is_second_hand(info) && is_told_of.swap(false, Ordering::SeqCst),
         };
         flag.fetch_or(!is_known, Ordering::SeqCst);
     };

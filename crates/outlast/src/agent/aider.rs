@@ -12,8 +12,7 @@ use std::{
 
 use super::{
     Adapter, Names, Reading, With,
-    line::Line,
-    options::{Piece, has},
+    line::{Line, Piece, has},
     row::{self, Row},
 };
 
@@ -75,10 +74,6 @@ impl Adapter for Aider {
             let url = format!("{url}/v1beta");
             env.entry("GEMINI_API_BASE".into()).or_insert(url.into());
         }
-    }
-
-    fn keeps_session_with_run(&self) -> bool {
-        true
     }
 }
 

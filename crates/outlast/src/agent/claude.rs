@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use super::{
     Adapter, KeptCalls, Names, Reading, With,
-    line::Line,
-    options::{Piece, has, value},
+    line::{Line, Piece, has, value},
     row::{self, Row},
     servers::{self, Servers},
 };
@@ -31,11 +30,6 @@ const SMALL_MODEL: &str = "claude-haiku-4-5";
 const LONG_CONTEXT: &str = "[1m]";
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("claude"));
-
-/// Returns the option that gives the session to Claude Code's background server.
-fn background(pieces: &[Piece]) -> Option<&'static str> {
-    ["--bg", "--background"].into_iter().find(|option| has(pieces, &[*option]))
-}
 
 impl Adapter for Claude {
     fn row(&self) -> &Row {
@@ -131,10 +125,6 @@ impl Adapter for Claude {
             settings: value(&pieces, &["--settings"]),
         };
         servers::claude::servers(&asked, place)
-    }
-
-    fn hands_over(&self, line: &Line) -> Option<&'static str> {
-        background(&ROW.pieces(line))
     }
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {

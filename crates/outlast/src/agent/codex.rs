@@ -4,15 +4,14 @@
 //! after kill -9 its history has the unfinished call with the result "aborted", whatever had become of it;
 //! each process of a tool has the call's id in CODEX_TOOL_CALL_ID.
 
-use std::{collections::BTreeMap, ffi::OsString, sync::LazyLock};
+use std::sync::LazyLock;
 
 use outlast_server::dialect::conversation::Reader;
 use serde_json::Value;
 
 use super::{
     Adapter, KeptCalls, Names, Reading, With,
-    line::Line,
-    options::{self, Piece, has},
+    line::{self, Line, Piece, has},
     row::{self, Row},
     servers::{self, Servers},
 };
@@ -49,7 +48,7 @@ fn configures(pieces: &[Piece], key: &str) -> bool {
 
 /// Returns the mode, and the words that follow the subcommand.
 fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
-    let words = options::words(pieces);
+    let words = line::words(pieces);
     match words.split_first() {
         _ if has(pieces, &ROW.sessionless) => (Mode::Other, words),
         Some((&("exec" | "e"), rest)) if matches!(rest.first(), Some(&("review" | "help"))) => {
@@ -71,7 +70,7 @@ fn place(line: &Line, pieces: &[Piece]) -> usize {
         return 0;
     }
     let is_read = |n: &usize| {
-        options::read(&line.tail[..*n], |name| ROW.options.takes(name)).iter().any(|p| p.word().is_some())
+        line::pieces(&line.tail[..*n], |name| ROW.options.takes(name)).iter().any(|p| p.word().is_some())
     };
     (1..=line.tail.len()).find(is_read).unwrap_or(0)
 }
@@ -177,8 +176,6 @@ impl Adapter for Codex {
         }
         line.with(out)
     }
-
-    fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 
     fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
         let pieces = ROW.pieces(line);

@@ -28,8 +28,7 @@ use super::{
     Adapter, Choice, KeptCalls, Names, Reading, With, hook,
     line::Line,
     note,
-    open_calls::{self, SearchScope},
-    resumption::Resumption,
+    open_calls::{self, Resumption, SearchScope},
     servers::{self, Handed},
     session::{self, Session},
     transcript::{self, Kept, Mended},
@@ -38,6 +37,7 @@ use super::{
 use crate::{
     program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say, told},
     render,
+    settings::keys,
     supervisor::intercept::INTERCEPTED,
 };
 
@@ -115,13 +115,13 @@ impl Conduct {
             let key = context.around.var(name).and_then(|k| k.to_str());
             key.is_some_and(outlast_core::run::token::looks_like_token)
         };
+        let has_key = |upstream: Upstream| match providers {
+            Some(providers) => providers.of(upstream).key.is_some(),
+            None => shows_token(keys::variable(upstream)),
+        };
         let with = With {
-            has_openai_key: providers
-                .map_or_else(|| shows_token("OPENAI_API_KEY"), |p| p.of(Upstream::OpenAi).key.is_some()),
-            has_anthropic_key: providers.map_or_else(
-                || shows_token("ANTHROPIC_API_KEY"),
-                |p| p.of(Upstream::Anthropic).key.is_some(),
-            ),
+            has_openai_key: has_key(Upstream::OpenAi),
+            has_anthropic_key: has_key(Upstream::Anthropic),
             has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
             name: place.name.clone(),
             piped,
@@ -394,7 +394,7 @@ impl Conduct {
     /// Makes the directory in which the run keeps the agent's session. `None` if the agent's program keeps its sessions
     /// elsewhere, or if the directory cannot be made.
     fn files(&self) -> Option<PathBuf> {
-        if !self.adapter.keeps_session_with_run() {
+        if !self.adapter.row().session_with_run {
             return None;
         }
         let made = self.run_files.make().and_then(|()| std::fs::create_dir_all(&self.files));

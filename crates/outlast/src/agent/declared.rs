@@ -1,6 +1,8 @@
 //! Adapter of an agent that is declared in `outlast.toml`.
 
-use std::{collections::BTreeMap, ffi::OsString};
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
 
 use super::{Adapter, Names, Reading, With, eyes::Patterns, line::Line, row::Row};
 use crate::settings::declared::{Declared, holds};
@@ -18,22 +20,10 @@ fn filled(words: &[String], line: &Line, session: &str, note: &str) -> Vec<Strin
 
 /// Fills in the placeholders in one pass: inserted text is not searched again.
 fn fill(word: &str, session: &str, note: &str) -> String {
-    let mut out = String::new();
-    let mut rest = word;
-    while let Some(at) = rest.find('{') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let (put, len) = if rest.starts_with("{session}") {
-            (session, "{session}".len())
-        } else if rest.starts_with("{note}") {
-            (note, "{note}".len())
-        } else {
-            ("{", 1)
-        };
-        out.push_str(put);
-        rest = &rest[len..];
-    }
-    out + rest
+    static PLACE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\{(session|note)\}").expect("it is one"));
+    let put =
+        |place: &Captures<'_>| if &place[1] == "session" { session.to_owned() } else { note.to_owned() };
+    PLACE.replace_all(word, put).into_owned()
 }
 
 impl Adapter for Declared {
@@ -69,8 +59,6 @@ impl Adapter for Declared {
     fn patterns(&self) -> Patterns {
         self.patterns.clone()
     }
-
-    fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ use outlast_server::dialect::Upstream;
 
 use super::{
     Adapter, Names, Reading, With,
-    line::Line,
-    options::{Piece, has},
+    line::{Line, Piece, has},
     row::Row,
 };
 use crate::settings::keys;
@@ -93,7 +92,7 @@ impl Adapter for Flagged {
 
     fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
         if with.is_intercepted {
-            self.row.unset_intercepted(env);
+            self.row.unset_if_intercepted.iter().for_each(|name| drop(env.remove(OsStr::new(name))));
         }
         (self.environment)(env);
     }

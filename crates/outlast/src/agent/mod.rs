@@ -20,9 +20,7 @@ pub mod line;
 pub mod note;
 pub mod open_calls;
 pub mod opencode;
-pub mod options;
 pub mod own_settings;
-mod resumption;
 pub mod row;
 pub mod servers;
 pub mod session;
@@ -40,7 +38,13 @@ use outlast_server::dialect::conversation::{ToolCall, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::{eyes::Patterns, flagged::Flagged, line::Line, row::Row, servers::Servers};
+use self::{
+    eyes::Patterns,
+    flagged::Flagged,
+    line::{Line, has},
+    row::Row,
+    servers::Servers,
+};
 use crate::{
     program::error::{CliError, RunError},
     settings::{declared as declarations, surroundings::Surroundings},
@@ -145,7 +149,9 @@ pub trait Adapter: Send + Sync {
     /// Reads the session's choice and the mode off a command line. `piped`: standard output is no terminal.
     fn read(&self, line: &Line, piped: bool) -> Reading;
     /// Returns the arguments that begin a new session, with the id `session` if Outlast chose one.
-    fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String>;
+    fn begin(&self, line: &Line, _with: &With, _session: Option<&str>) -> Vec<String> {
+        line.with(line.tail.iter().cloned())
+    }
     /// Returns the arguments that resume a session. A headless agent gets `note`, the text for its model, in
     /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
@@ -158,7 +164,7 @@ pub trait Adapter: Send + Sync {
         false
     }
     /// Adds the agent's own variables to the environment that every agent gets.
-    fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
+    fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
     /// Returns how the program authenticates, as its own files say: providers whose keys it keeps, or the way that was
     /// chosen, by its own names. Reads the program's files; no key is kept.
     fn logins(&self, around: &Surroundings) -> Vec<String> {
@@ -175,10 +181,6 @@ pub trait Adapter: Send + Sync {
     /// Reads the MCP servers that the agent starts by its own settings; none if they are not known.
     fn servers(&self, _line: &Line, _place: servers::StartContext<'_>) -> Servers {
         Servers::default()
-    }
-    /// Returns whether the program's session is a file in the run's own directory ([`With::files`]).
-    fn keeps_session_with_run(&self) -> bool {
-        false
     }
     /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
     /// name contains its id.
@@ -202,10 +204,6 @@ pub trait Adapter: Send + Sync {
     fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         let value = variable(&self.row().tool)?;
         Some(if self.row().tool_is_call { ToolProcess::Of(value) } else { ToolProcess::Some })
-    }
-    /// Returns the option by which the command line hands its work over to a background server, outside of every run.
-    fn hands_over(&self, _line: &Line) -> Option<&'static str> {
-        None
     }
     /// Returns remarks for the user, which are printed before the agent starts.
     fn remarks(&self, _line: &Line, _with: &With) -> Vec<String> {
@@ -266,10 +264,13 @@ pub type Found = (Box<dyn Adapter>, Line);
 /// read; `work_leaves_the_run`.
 pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
     let found = named(choice, argv, around)?;
-    match found.as_ref().and_then(|(adapter, line)| adapter.hands_over(line)) {
-        Some(option) => Err(RunError::WorkLeaves { option }.into()),
-        None => Ok(found),
+    if let Some((adapter, line)) = &found {
+        let (row, pieces) = (adapter.row(), adapter.row().pieces(line));
+        if let Some(option) = row.background.iter().find(|option| has(&pieces, &[option])) {
+            return Err(RunError::WorkLeaves { option: option.clone() }.into());
+        }
     }
+    Ok(found)
 }
 
 fn named(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {

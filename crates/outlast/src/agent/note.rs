@@ -1,8 +1,6 @@
 //! Text for the model of a resumed agent: how its program ended, and the outcome of the tools it had begun.
 //! Pure.
 
-use outlast_core::words::id::Micros;
-
 use super::truth::{InFlight, Outcome};
 use crate::render::time;
 
@@ -35,10 +33,10 @@ fn told(began: &str, in_flight: &[InFlight]) -> String {
         calls => {
             for call in calls {
                 out.push_str(&format!(
-                    "\nBefore the crash you had started: {} `{}`, at {}; outcome: {}{}; check before repeating it.",
+                    "\nBefore the crash you had started: {} `{}`, at {} UTC; outcome: {}{}; check before repeating it.",
                     call.name,
                     excerpt(&call.input),
-                    time_of(call.asked_at),
+                    time::utc(call.asked_at),
                     outcome(&call.outcome),
                     call.lost.as_deref().map(lost).unwrap_or_default(),
                 ));
@@ -60,10 +58,6 @@ fn lost(result: &str) -> String {
         }
     };
     format!("; you had read its result, which this conversation has lost: `{text}`")
-}
-
-fn time_of(at: Micros) -> String {
-    format!("{} UTC", time::utc(at))
 }
 
 /// Returns a tool call's outcome in words.
@@ -104,6 +98,8 @@ fn cut(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::words::id::Micros;
+
     use super::*;
 
     #[test]

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     Adapter, Names, Reading, With,
-    line::Line,
-    options::{self, Piece, has, value},
+    line::{self, Line, Piece, has, value},
     row::{self, Row},
 };
 use crate::settings::surroundings::Surroundings;
@@ -40,7 +39,7 @@ const PROVIDERS: [(&str, Upstream, &str, &str); 3] = [
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("opencode"));
 
 fn runs(pieces: &[Piece]) -> bool {
-    options::words(pieces).first() == Some(&"run")
+    line::words(pieces).first() == Some(&"run")
 }
 
 impl Adapter for Opencode {
@@ -59,10 +58,6 @@ impl Adapter for Opencode {
             value(&pieces, &["-s", "--session"]).map_or(Names::Theirs, Names::Resumed)
         };
         Reading { names, headless: runs(&pieces) && !has(&pieces, &["-i", "--interactive"]) }
-    }
-
-    fn begin(&self, line: &Line, _with: &With, _session: Option<&str>) -> Vec<String> {
-        line.with(line.tail.iter().cloned())
     }
 
     fn resume(&self, line: &Line, _with: &With, session: &str, note: &str) -> Vec<String> {
@@ -88,7 +83,7 @@ impl Adapter for Opencode {
             out.extend(["--session", session, "--", note].map(str::to_owned));
         } else {
             // The word is the directory of the project.
-            out.extend(options::words(&pieces).into_iter().map(str::to_owned));
+            out.extend(line::words(&pieces).into_iter().map(str::to_owned));
             out.extend(options);
             out.extend(["--session", session].map(str::to_owned));
         }

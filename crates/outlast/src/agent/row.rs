@@ -1,14 +1,13 @@
 //! Facts about each CLI agent as data: its command line, its sessions, its logins. Each agent has a file in `known/`.
 
-use std::{collections::BTreeMap, ffi::OsString, sync::LazyLock};
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     Names,
-    line::Line,
-    options::{self, Piece, Takes, has, value},
+    line::{self, Line, Piece, Takes, has, value},
 };
 use crate::settings::surroundings::Surroundings;
 
@@ -59,6 +58,10 @@ pub struct Row {
     /// Variable that all processes of the program's tools have, and whether its value is the tool call's id.
     pub tool: String,
     pub tool_is_call: bool,
+    /// Options by which the program hands its work over to a background server, outside of every run.
+    pub background: Vec<String>,
+    /// Whether the program's session is a file in the run's own directory.
+    pub session_with_run: bool,
     /// Whether the bodies of the program's requests hold the session's id.
     pub bodies_name_session: bool,
     /// Variables that are not set where connections to the provider's own address are redirected to the proxy.
@@ -110,7 +113,7 @@ pub fn named(name: &str) -> &'static Row {
 impl Row {
     /// Splits the program's arguments into options and words.
     pub fn pieces(&self, line: &Line) -> Vec<Piece> {
-        options::read(&line.tail, |name| self.options.takes(name))
+        line::pieces(&line.tail, |name| self.options.takes(name))
     }
 
     /// Returns whether the arguments begin or resume a conversation.
@@ -144,10 +147,6 @@ impl Row {
             kind.is_some_and(|kind| self.begun.contains(&kind))
         };
         self.begun.is_empty() || transcript.lines().any(is_said)
-    }
-
-    pub fn unset_intercepted(&self, env: &mut BTreeMap<OsString, OsString>) {
-        self.unset_if_intercepted.iter().for_each(|name| drop(env.remove(std::ffi::OsStr::new(name))));
     }
 }
 

@@ -12,7 +12,7 @@ use outlast_core::{
 };
 
 use super::prelude::*;
-use crate::{files::upkeep, program::run_directory::RunDirectory};
+use crate::{files, program::run_directory::RunDirectory};
 
 /// Delete a run that has ended, with its child runs and all their stored data; or all runs with a tag
 ///
@@ -63,7 +63,7 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
         }
     }
     if !args.dry_run {
-        upkeep::collect(store, &context.place)?;
+        files::collect(store, &context.place)?;
     }
     if page.look.json {
         let runs: Vec<&str> = forgotten.iter().map(|run| run.id.as_str()).collect();
@@ -232,7 +232,7 @@ pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
             _ => {}
         }
     }
-    upkeep::collect(store, &context.place)?;
+    files::collect(store, &context.place)?;
     let stays = wanted.iter().find_map(|no| family.id(*no));
     match stays {
         Some(run) if gone.is_empty() => return Err(CommandError::RunStays { run: run.to_string() }.into()),

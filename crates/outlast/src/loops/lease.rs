@@ -20,6 +20,7 @@ use outlast_core::{
     call::Membership,
     engine::{
         self,
+        actor::Actor,
         run::{
             claim::{Claim, Claimed},
             end_attempt::{EndAttempt, Reopen, Then},
@@ -346,22 +347,22 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
     let null = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(std::io::Error::from)?;
     let (run, attempt) = (RunNo(args.number), AttemptNo(args.attempt));
-    let lease = Lease { run, attempt, instance: InstanceNo(args.instance) };
+    let driver = Actor { run, attempt, instance: InstanceNo(args.instance) };
     // The shell has nobody to end the wait: nothing but the store's return does.
     let patient: Arc<dyn Store> = Arc::new(Patient::new(store.clone(), || false));
     let mut active = ActiveTime::begin(context.clock.monotonic_ms());
     let mut membership = Membership::new(store.is_shared());
-    if let Some(row) = patient.instance(lease.instance)? {
+    if let Some(row) = patient.instance(driver.instance)? {
         membership.goes_on_as(row.no, row.heartbeat, context.clock.boottime_ms());
     }
     let mut asked = false;
-    let Some(shell) = shell else { return gone(&patient, lease) };
+    let Some(shell) = shell else { return gone(&patient, driver) };
     while !ended_within_a_heartbeat(&shell)? {
         let now_ms = context.clock.boottime_ms();
         let ms = active.take(context.clock.monotonic_ms());
         let fresh = u64::from_le_bytes(random(context.entropy.as_ref()));
         let posts = vec![Active { run, attempt, ms }];
-        let Some(renew) = membership.renewal(posts, fresh, now_ms) else { return gone(&patient, lease) };
+        let Some(renew) = membership.renewal(posts, fresh, now_ms) else { return gone(&patient, driver) };
         let next = renew.next;
         match store.run_verb(renew, Durability::Committed) {
             Ok(pulses) => {
@@ -374,7 +375,7 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
             // The shell was taken for dead while the machine slept, or said goodbye. The newest attempt tells which
             // driver has the run now.
             Err(store::Error::Engine(engine::Error::InstanceDead)) => {
-                match lease.successor(patient.as_ref(), pid, args.started)? {
+                match successor(patient.as_ref(), driver, pid, args.started)? {
                     Successor::None => {}
                     Successor::SameShell => return Ok(exit_code::OK),
                     Successor::Other if asked => {}
@@ -389,14 +390,7 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
             Err(_) => active.give_back(ms),
         }
     }
-    gone(&patient, lease)
-}
-
-#[derive(Clone, Copy)]
-struct Lease {
-    run: RunNo,
-    attempt: AttemptNo,
-    instance: InstanceNo,
+    gone(&patient, driver)
 }
 
 /// Driver of the run after this lease ended.
@@ -406,15 +400,14 @@ enum Successor {
     Other,
 }
 
-impl Lease {
-    fn successor(self, store: &dyn Store, pid: u32, started: u64) -> Result<Successor, store::Error> {
-        let Some(newest) = store.attempts(self.run)?.pop().filter(|a| a.no > self.attempt) else {
-            return Ok(Successor::None);
-        };
-        let driver = newest.instance.map(|no| store.instance(no)).transpose()?.flatten();
-        let same = driver.is_some_and(|i| i.identity.pid == pid && i.identity.start_time == started);
-        Ok(if same { Successor::SameShell } else { Successor::Other })
-    }
+/// Returns who drives the run now that the lease of `driver` is over, whose shell is `pid`, begun at `started`.
+fn successor(store: &dyn Store, driver: Actor, pid: u32, started: u64) -> Result<Successor, store::Error> {
+    let Some(newest) = store.attempts(driver.run)?.pop().filter(|a| a.no > driver.attempt) else {
+        return Ok(Successor::None);
+    };
+    let next = newest.instance.map(|no| store.instance(no)).transpose()?.flatten();
+    let same = next.is_some_and(|i| i.identity.pid == pid && i.identity.start_time == started);
+    Ok(if same { Successor::SameShell } else { Successor::Other })
 }
 
 /// Asks the shell to end with SIGTERM. A shell that is already gone is no error.
@@ -430,14 +423,14 @@ fn stops(pulse: &Pulse) -> bool {
 }
 
 /// Ends the processes that the shell left, and declares its instance dead, which interrupts a run still open.
-fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
+fn gone(store: &Arc<dyn Store>, driver: Actor) -> Result<u8, CliError> {
     // The old agent ends first, so that the next driver does not find it at work.
-    if let Some(view) = store.run(lease.run)? {
+    if let Some(view) = store.run(driver.run)? {
         let mark = Mark::new(&view, &store.token_keys()?);
-        let tree = Tree::new(mark.marker_of(lease.attempt), Vec::new());
+        let tree = Tree::new(mark.marker_of(driver.attempt), Vec::new());
         end_rest(&tree)?;
     }
-    declare_dead(store.as_ref(), lease.instance, false)?;
+    declare_dead(store.as_ref(), driver.instance, false)?;
     Ok(exit_code::OK)
 }
 

@@ -76,7 +76,9 @@ pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u
         Verb::Keep(keep) => lease::keep(&store, keep, args.pid, context),
         Verb::StopChild { child } => stop_child(&store, args, *child, context),
         Verb::End(how) => end(store.as_ref(), args, how_it_ends(how, args.pid), context),
-        verb => match said(store.as_ref(), verb, context, page) {
+        verb => match Bearer::of_environment(store.as_ref(), &context.around)
+            .and_then(|bearer| said_by(&bearer, store.as_ref(), verb, context, page))
+        {
             Err(CliError::Store(store::Error::Engine(engine::Error::LeaseLost { .. })))
                 if hold_again(&store, args, context, page)? =>
             {
@@ -220,10 +222,6 @@ fn renewed(store: &dyn Store, bearer: Bearer) -> Result<Bearer, CliError> {
         (claims.attempt, claims.fence) = (newest.no, newest.fence);
     }
     Ok(Bearer { claims, ..bearer })
-}
-
-fn said(store: &dyn Store, verb: &Verb, context: &Context, page: &mut Page) -> Result<u8, CliError> {
-    said_by(&Bearer::of_environment(store, &context.around)?, store, verb, context, page)
 }
 
 fn said_by(

@@ -1,6 +1,8 @@
-//! Carries a session's deeds out: the client, the server, the ledger.
+//! Carries a session's deeds out: the client, the server, the ledger. Its client is at this process's standard input and
+//! output, or at `/mcp/NAME`, where each session has a recorder.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     io,
     sync::{Arc, Mutex, PoisonError},
@@ -8,23 +10,29 @@ use std::{
     time::Duration,
 };
 
+use outlast_core::{store::Store, words::id::RunNo};
 use outlast_server::mcp::{
-    recorder::{Mark, OutgoingLine},
+    front::Front,
+    recorder::{Caller, Mark, OutgoingLine, Recorders},
     remote::{Heard, Remote},
     target::Target,
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::{
     child::{Process, Writer, read_lines},
-    ledger::Ledger,
+    ledger::{Ledger, RecordedAttempt},
     session::{Deed, Event, Session},
     tools::Tools,
 };
 use crate::{
-    program::{error::CliError, exit_code, say::say},
+    program::{context::Context, error::CliError, exit_code, find, say::say},
     render::text::clean_line,
     serve::proxy_setup,
+    settings::mcp::Server,
 };
 
 /// Longest wait for answers to calls in flight after the client has gone.
@@ -49,7 +57,7 @@ pub enum Way {
 }
 
 /// Server that is running or connected.
-enum Server {
+enum RunningServer {
     Process(Process),
     Remote(Remote),
 }
@@ -78,29 +86,6 @@ pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> 
             exit_code::FAILED
         }
     })
-}
-
-/// Runs the recorder of a client whose lines come from another part of this process, until the sender of the
-/// lines is dropped.
-pub async fn serve(
-    ledger: Arc<Ledger>,
-    tools: Tools,
-    way: Way,
-    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>),
-) -> Result<(), CliError> {
-    let (events, inbox) = mpsc::unbounded_channel();
-    let client = events.clone();
-    tokio::spawn(async move {
-        while let Some(line) = lines.recv().await {
-            let _ = client.send(Event::Client(line));
-        }
-        let _ = client.send(Event::ClientClosed);
-    });
-    let (pending, all_had) = mpsc::channel(1);
-    let client = Client::OutgoingLine { told, pending, all_had };
-    let ended = Host::new(ledger, events, client, way).drive(inbox, tools, std::future::pending()).await?;
-    ended.inspect(|why| tracing::warn!("{why}"));
-    Ok(())
 }
 
 /// Connection of a recorder to its client.
@@ -155,7 +140,7 @@ struct Host {
     events: mpsc::UnboundedSender<Event>,
     client: Client,
     way: Way,
-    server: Option<Server>,
+    server: Option<RunningServer>,
     marks: Marks,
 }
 
@@ -261,8 +246,8 @@ impl Host {
                 self.client.show(line, Some(mark));
             }
             Deed::ToServer(line) => match &self.server {
-                Some(Server::Process(process)) => process.send(line),
-                Some(Server::Remote(remote)) => remote.send(line),
+                Some(RunningServer::Process(process)) => process.send(line),
+                Some(RunningServer::Remote(remote)) => remote.send(line),
                 None => {}
             },
             Deed::Stray(line) => {
@@ -305,7 +290,7 @@ impl Host {
         self.end_server().await;
         let (lines, ends) = (self.events.clone(), self.events.clone());
         self.server = Some(match &self.way {
-            Way::Command { argv, variables } => Server::Process(Process::start(
+            Way::Command { argv, variables } => RunningServer::Process(Process::start(
                 argv,
                 variables.as_deref(),
                 move |line| lines.send(Event::Server(line)).is_ok(),
@@ -313,7 +298,7 @@ impl Host {
             )?),
             Way::Url(target) => {
                 let network = proxy_setup::network(&self.ledger.context.around)?;
-                Server::Remote(Remote::start(target.clone(), &network, move |heard| {
+                RunningServer::Remote(Remote::start(target.clone(), &network, move |heard| {
                     let _ = lines.send(match heard {
                         Heard::Line(line) => Event::Server(line),
                         Heard::Lost { line, why, taken } => Event::Lost { line, why, taken },
@@ -327,11 +312,151 @@ impl Host {
 
     async fn end_server(&mut self) {
         match self.server.take() {
-            Some(Server::Process(process)) => {
+            Some(RunningServer::Process(process)) => {
                 let _ = tokio::task::spawn_blocking(|| process.close()).await;
             }
-            Some(Server::Remote(remote)) => remote.close().await,
+            Some(RunningServer::Remote(remote)) => remote.close().await,
             None => {}
         }
     }
+}
+
+/// Longest wait until the recorders have ended, at the end of this process.
+const LAST: Duration = Duration::from_secs(15);
+
+/// MCP servers that are offered at `/mcp/NAME`, and their recorders that are running.
+pub struct Serving {
+    servers: BTreeMap<String, Server>,
+    context: Context,
+    store: Arc<dyn Store>,
+    recorders: Mutex<Vec<Recorder>>,
+}
+
+/// Recorder that has not ended yet.
+struct Recorder {
+    run: RunNo,
+    server: String,
+    /// Sender of the client's lines; it can no longer be upgraded once the client is gone.
+    client: mpsc::WeakUnboundedSender<Vec<u8>>,
+    task: JoinHandle<()>,
+    /// Closed when the recorder has ended.
+    ended: watch::Receiver<()>,
+}
+
+/// MCP servers as the proxy offers them, with the means to end them.
+pub struct Face {
+    pub front: Arc<Front>,
+    serving: Arc<Serving>,
+}
+
+impl Serving {
+    /// Prepares the MCP servers; `None` if no server is configured.
+    pub fn begin(
+        servers: BTreeMap<String, Server>,
+        context: &Context,
+        store: Arc<dyn Store>,
+    ) -> Option<Face> {
+        if servers.is_empty() {
+            return None;
+        }
+        let entropy = context.entropy.clone();
+        let serving =
+            Arc::new(Serving { servers, context: context.clone(), store, recorders: Mutex::default() });
+        Some(Face { front: Arc::new(Front::new(serving.clone(), entropy)), serving })
+    }
+}
+
+impl Face {
+    /// Ends all sessions: answers of calls that are out are awaited for a short while, and recorded.
+    pub async fn finish(self) {
+        self.front.close();
+        let recorders =
+            std::mem::take(&mut *self.serving.recorders.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = async {
+            for recorder in recorders {
+                let _ = recorder.task.await;
+            }
+        };
+        if tokio::time::timeout(LAST, all).await.is_err() {
+            tracing::warn!("recorders of MCP servers did not end; their calls are in doubt");
+        }
+    }
+}
+
+impl Recorders for Serving {
+    fn stands_alone(&self, name: &str) -> Option<bool> {
+        self.servers.get(name).map(|server| matches!(server.way, Way::Url(_)))
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        caller: Caller,
+        told: mpsc::UnboundedSender<OutgoingLine>,
+    ) -> Option<mpsc::UnboundedSender<Vec<u8>>> {
+        let server = self.servers.get(name)?.clone();
+        let (lines, client) = mpsc::unbounded_channel();
+        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        recorders.retain(|recorder| !recorder.task.is_finished());
+        // What a client that is gone has left is settled before the same call is looked for.
+        let leaving = recorders
+            .iter()
+            .filter(|r| r.run == caller.run && r.server == name && r.client.upgrade().is_none())
+            .map(|recorder| recorder.ended.clone())
+            .collect();
+        let (ends, ended) = watch::channel(());
+        let run = caller.run;
+        let ledger = self.ledger(name, caller).map(|ledger| ledger.after(leaving));
+        let named = name.to_owned();
+        let task = tokio::spawn(async move {
+            let ended = match ledger {
+                Ok(ledger) => record(ledger, server, (client, told)).await,
+                Err(e) => Err(e),
+            };
+            if let Err(e) = ended {
+                tracing::warn!(error = %e, server = named, "a recorder of an MCP server ended");
+            }
+            drop(ends);
+        });
+        recorders.push(Recorder { run, server: name.to_owned(), client: lines.downgrade(), task, ended });
+        Some(lines)
+    }
+}
+
+impl Serving {
+    fn ledger(&self, server: &str, caller: Caller) -> Result<Ledger, CliError> {
+        let view = find::view(self.store.as_ref(), caller.run)?;
+        let seat =
+            RecordedAttempt::Inside { attempt: caller.attempt, slot: caller.slot, scope: caller.scope };
+        let (context, store) = (self.context.clone(), self.store.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let secrets = self.servers.get(server).map(|s| s.secrets.clone()).unwrap_or_default();
+        Ok(Ledger::new(context, store, &view, seat, server.to_owned(), runtime).hiding(secrets))
+    }
+}
+
+/// Runs the recorder of a client whose lines come from another part of this process, until the sender of the
+/// lines is dropped.
+async fn record(
+    ledger: Ledger,
+    server: Server,
+    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>),
+) -> Result<(), CliError> {
+    let ledger = Arc::new(ledger);
+    let (events, inbox) = mpsc::unbounded_channel();
+    let client = events.clone();
+    tokio::spawn(async move {
+        while let Some(line) = lines.recv().await {
+            let _ = client.send(Event::Client(line));
+        }
+        let _ = client.send(Event::ClientClosed);
+    });
+    let (pending, all_had) = mpsc::channel(1);
+    let client = Client::OutgoingLine { told, pending, all_had };
+    let host = Host::new(ledger.clone(), events, client, server.way);
+    let ended = host.drive(inbox, server.tools, std::future::pending()).await;
+    let left = tokio::task::spawn_blocking(move || ledger.leave()).await;
+    left.map_err(|e| std::io::Error::other(e.to_string()))??;
+    ended?.inspect(|why| tracing::warn!("{why}"));
+    Ok(())
 }

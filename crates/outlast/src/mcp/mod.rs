@@ -1,14 +1,13 @@
 //! `outlast mcp`: a recorder between an MCP client on standard input and output, and a server that it starts, or that is
 //! at a URL.
 //!
-//! `session` decides, `host` carries out, `ledger` is the store's side. `child` is a server's process, `serving` has
-//! recorders for the servers at `/mcp/NAME`, and `tools` knows which tools may be called again.
+//! `session` decides, `host` carries out, also for the servers at `/mcp/NAME`, `ledger` is the store's side. `child` is a
+//! server's process, and `tools` knows which tools may be called again.
 
 mod child;
 pub mod host;
 mod ledger;
 pub mod secrets;
-pub mod serving;
 mod session;
 pub mod tools;
 

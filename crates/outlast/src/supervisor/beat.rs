@@ -19,18 +19,19 @@ use outlast_core::{
         self,
         run::process::{Active, ActiveTime, Pulse},
     },
+    run::status::Status,
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
 };
 use outlast_process::{
     freeze::{Frozen, boottime_ms},
-    guarded,
+    guardian,
     tree::{Marker, Tree},
 };
 use outlast_server::node::{HEARTBEAT, Node};
 use tokio::sync::watch;
 
-use super::attempt::Hold;
+use super::drive::attempt::Hold;
 use crate::program::say::say;
 
 /// Result of the last heartbeat, by which the supervisor learns of stops, halts and lost leases.
@@ -168,9 +169,8 @@ impl Word {
     /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run's status lets no agent
     /// run, or this process was declared dead.
     pub fn ends(&self) -> bool {
-        let stops = |p: &Pulse| {
-            p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)
-        };
+        let lives = |status| matches!(status, Status::Running | Status::Waiting | Status::Sleeping);
+        let stops = |p: &Pulse| p.stop_requested || !lives(p.status);
         self.dead || self.pulse.as_ref().is_some_and(stops)
     }
 }
@@ -188,10 +188,6 @@ pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
             std::future::pending::<()>().await;
         }
     }
-}
-
-fn waits(status: outlast_core::run::status::Status) -> bool {
-    matches!(status, outlast_core::run::status::Status::Waiting | outlast_core::run::status::Status::Sleeping)
 }
 
 /// Time that an agent has to end by itself after a halt. Its calls are refused from then on.
@@ -249,14 +245,14 @@ impl CutOff {
         if let Some(open) = self.attempt().as_mut() {
             open.until_ms = at_ms.saturating_add(trust_ms);
             // A stopped guardian reads a later one when it goes on.
-            let _ = guarded::trust_until(Some(open.until_ms));
+            let _ = guardian::trust_until(Some(open.until_ms));
         }
     }
 
     /// Ends the watch: nobody of the attempt is left.
     pub fn end(&self) {
         if self.attempt().take().is_some() {
-            let _ = guarded::trust_until(None);
+            let _ = guardian::trust_until(None);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
+pub(super) mod attempt;
 pub(super) mod iterate;
 mod judge;
 mod live;
@@ -31,21 +32,18 @@ use outlast_server::{
 use tokio::sync::mpsc;
 
 use super::{
-    Served, attempt,
+    Served,
     beat::Beat,
     confine::{Confined, Net},
-    ended_by::{self, EndedBy, KillPoint},
     environment::Mark,
     front::Show,
     intercept::Interception,
-    probes, provider,
-    state::StateFace,
-    story, strays,
+    probes, provider, story, strays,
 };
 use crate::{
     agent::{conduct::Conduct, truth::Left},
     files::keeper::{Keeper, Target},
-    mcp::serving::Face,
+    mcp::host::Face,
     notify::Delivering,
     program::{
         context::Context,
@@ -57,8 +55,13 @@ use crate::{
     render::{amount::some, short::called},
 };
 use outlast_process::{
-    attach::listen::Listening, backoff::Backoff, cgroup::ParentGroup, exit::Exit, signals::Signals,
+    attach::listen::Listening, cgroup::ParentGroup, exit::Exit, exit_policy::Backoff, signals::Signals,
     spawn::Spawner, terminal::Terminal,
+};
+
+use self::{
+    attempt::{EndedBy, KillPoint},
+    start::StateFace,
 };
 
 /// Time for which calls in flight may go on before a message reports that they are awaited.
@@ -215,7 +218,7 @@ impl Driver {
             tokio::select! {
                 _ = &mut self.serving => return,
                 signals = self.signals.next() => {
-                    if signals.is_ok_and(|s| ended_by::asked(&s).is_none()) {
+                    if signals.is_ok_and(|s| attempt::asked(&s).is_none()) {
                         continue;
                     }
                     self.serving.abort();

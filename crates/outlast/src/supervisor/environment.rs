@@ -130,23 +130,16 @@ impl Attempt<'_> {
         set(told::ATTEMPT, self.claims.attempt.to_string());
         set(told::URL, url.clone());
         set(told::TOKEN, token.clone());
-        if let Some(store) = &self.store {
-            set(told::STORE, store.clone());
-        }
-        if let Some(grpc) = self.grpc {
-            set(told::GRPC_URL, grpc.to_string());
-        }
-        if let Some(file) = &self.state_file {
-            set(told::STATE_FILE, file.clone());
-        }
-        if let Some(iteration) = self.iteration {
-            set(told::ITERATION, iteration.to_string());
-        }
-        if self.recovered {
-            set(told::RECOVERED, "1".into());
-        }
-        if let Some(exit) = &self.last_exit {
-            set(told::LAST_EXIT, exit.clone());
+        let where_known = [
+            (told::STORE, self.store.clone()),
+            (told::GRPC_URL, self.grpc.map(|grpc| grpc.to_string())),
+            (told::STATE_FILE, self.state_file.clone()),
+            (told::ITERATION, self.iteration.map(|iteration| iteration.to_string())),
+            (told::RECOVERED, self.recovered.then(|| "1".into())),
+            (told::LAST_EXIT, self.last_exit.clone()),
+        ];
+        for (name, value) in where_known {
+            value.into_iter().for_each(|value| drop(set(name, value)));
         }
         for provider in Provider::ALL {
             let (row, has_key) = (provider.row(), self.providers.of(provider).key.is_some());

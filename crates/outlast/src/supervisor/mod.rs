@@ -2,12 +2,10 @@
 //! docs/design/supervisor.md.
 
 mod all;
-mod attempt;
 mod beat;
 mod choose;
 mod confine;
 mod drive;
-mod ended_by;
 pub(crate) mod environment;
 mod front;
 pub(crate) mod intercept;
@@ -16,7 +14,6 @@ pub mod patient;
 mod probes;
 mod progress;
 mod provider;
-mod state;
 mod story;
 pub mod strays;
 

@@ -15,7 +15,6 @@ use outlast_core::{
 use outlast_process::{
     cgroup::{self, ParentGroup},
     end_tree::{end_rest, end_tree},
-    guarded,
     guardian::{self, Bereaved},
     ladder::{Ask, Graces},
     nondumpable,
@@ -26,7 +25,7 @@ use outlast_process::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    attempt::{Hold, ladder},
+    drive::attempt::{Hold, ladder},
     environment::Mark,
 };
 use crate::{
@@ -107,7 +106,7 @@ struct AttemptFacts {
 pub fn stand(alone: bool) -> io::Result<()> {
     nondumpable::make_nondumpable()?;
     guardian::stand(alone, tree_of, bereaved)?;
-    guarded::when_lost(|told| match end_all(told) {
+    guardian::when_lost(|told| match end_all(told) {
         Ok(_) => {
             say("this supervisor's guardian was killed: the agent and all that it started was ended too")
         }
@@ -121,7 +120,7 @@ pub fn stand(alone: bool) -> io::Result<()> {
 /// processes of tools that were ended.
 pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
     let told = AttemptFacts { run: run.to_string(), groups: hold.groups(), keep: hold.keep.clone(), left };
-    guarded::tell(&serde_json::to_string(&told)?)
+    guardian::tell(&serde_json::to_string(&told)?)
 }
 
 /// Ends the processes that the supervisor left. After a normal end there are none, and this costs one system

@@ -7,7 +7,6 @@
 
 pub mod client;
 pub mod frame;
-pub mod keys;
 pub mod listen;
 pub mod screen;
 pub mod stage;

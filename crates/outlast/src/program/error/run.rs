@@ -51,7 +51,7 @@ pub enum RunError {
     #[error("the directory in which you are is gone")]
     HereIsGone,
     #[error("{option} gives the work to a background server, outside of this run")]
-    WorkLeaves { option: &'static str },
+    WorkLeaves { option: String },
     #[error("the run cannot be intercepted: {why}")]
     NotIntercepted { why: String },
     #[error("the supervisor failed: {0}")]

@@ -28,7 +28,10 @@ use outlast_process::{
     spawn::{self, Stdin},
 };
 
-use super::Driver;
+use super::{
+    Driver,
+    attempt::{EndedBy, Hold, Watch},
+};
 use crate::{
     program::{
         error::{CliError, InputError, RunError},
@@ -36,8 +39,6 @@ use crate::{
     },
     render::amount::some,
     supervisor::{
-        attempt,
-        ended_by::EndedBy,
         progress::{self, Mark},
         story,
     },
@@ -191,7 +192,7 @@ impl Driver {
         let claims = self.last_claims()?;
         let env = self.environment(claims).map_err(RunError::Supervisor)?;
         let (ends, output) = self.output(None, None)?;
-        let hold = attempt::Hold::default();
+        let hold = Hold::default();
         let command = spawn::Command {
             argv: self.before(["sh", "-c", until]),
             cwd: PathBuf::from(&self.command.directory),
@@ -210,10 +211,16 @@ impl Driver {
             run: id.to_string(),
             iteration: finished,
         };
-        let mut never = None;
-        let mut watch = self.watch(&hold, claims.attempt);
-        (watch.kill_at, watch.stop_at_limit) = (&mut never, false);
-        let outcome = match attempt::run(command, output, watch).await {
+        let watch = Watch {
+            attempt: claims.attempt,
+            hold: &hold,
+            goes_on_itself: false,
+            stop_at_limit: false,
+            is_killed: false,
+            printed: None,
+            after: None,
+        };
+        let outcome = match self.watch(command, output, watch).await {
             Ok(outcome) => outcome,
             Err(RunError::Supervisor(e)) => return Err(e.into()),
             Err(e) => return Err(not_run(e.to_string()).into()),

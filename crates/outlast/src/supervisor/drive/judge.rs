@@ -17,12 +17,14 @@ use outlast_core::{
     words::id::{AttemptNo, InstanceNo},
 };
 use outlast_process::{
-    crash_loop::{self, Death},
     exit::Exit,
-    exit_policy::{self, Futile, Verdict},
+    exit_policy::{self, DeathAt, Futile, Verdict},
 };
 
-use super::{Driver, Life, Next};
+use super::{
+    Driver, Life, Next,
+    attempt::{EndedBy, Outcome},
+};
 use crate::{
     agent::truth,
     logs::read,
@@ -33,7 +35,7 @@ use crate::{
         say::say,
     },
     render::{did::Did, short::called},
-    supervisor::{attempt::Outcome, ended_by::EndedBy, story},
+    supervisor::story,
 };
 
 impl Driver {
@@ -235,7 +237,7 @@ impl Driver {
         if self.loops()? {
             let why = format!(
                 "crash loop: {} deaths in 10 minutes with nothing finished between, the last with {exit}",
-                crash_loop::DEATHS
+                exit_policy::DEATHS
             );
             let over = self.give_up(life, exit, ("", why), exit_code::CRASH_LOOP).await?;
             self.say_if_unmetered()?;
@@ -267,14 +269,14 @@ impl Driver {
         let now = self.store.now()?;
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
         let attempts = self.store.attempts(self.view.run.no)?;
-        let mut deaths: Vec<Death> = attempts
+        let mut deaths: Vec<DeathAt> = attempts
             .iter()
             .zip(attempts.iter().skip(1).map(|next| next.closed_before))
             .filter(|(a, _)| a.died())
             .filter_map(|(a, closed)| Some(death(a.ended_at?.0, closed)))
             .collect();
         deaths.push(death(now.0, closed));
-        Ok(crash_loop::is_crash_loop(&deaths))
+        Ok(exit_policy::is_crash_loop(&deaths))
     }
 
     /// Records an attempt's end that is the run's, and says it.
@@ -362,8 +364,8 @@ fn ran_before(attempts: &[Attempt], life: &Life) -> bool {
     attempts.iter().any(|attempt| attempt.no < life.attempt && ran(attempt))
 }
 
-fn death(at_us: i64, closed: i64) -> Death {
-    Death { at_us, entries_closed: u64::try_from(closed).unwrap_or(0) }
+fn death(at_us: i64, closed: i64) -> DeathAt {
+    DeathAt { at_us, entries_closed: u64::try_from(closed).unwrap_or(0) }
 }
 
 /// Exit code with which programs tell no more than that they failed.

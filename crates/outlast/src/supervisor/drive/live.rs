@@ -25,7 +25,11 @@ use outlast_process::{
 };
 use tokio::sync::mpsc;
 
-use super::Driver;
+use super::{
+    Driver,
+    attempt::{EndedBy, Hold, Outcome, Watch},
+    start::StateFace,
+};
 use crate::{
     agent::{
         conduct::Launch,
@@ -43,11 +47,8 @@ use crate::{
     },
     settings::upstreams,
     supervisor::{
-        attempt::{self, Hold, Outcome, Watch},
-        ended_by::EndedBy,
         environment,
         output::{self, Ends, Eyes, Output},
-        state::StateFace,
         strays,
     },
 };
@@ -120,7 +121,7 @@ impl Driver {
             stdin: match (&ends.terminal, &self.stdin) {
                 _ if launch.resumes && launch.headless => Stdin::Null,
                 (Some(terminal), None) if self.show.is_behind => Stdin::To(terminal.clone()),
-                _ => of(self.stdin.as_deref())?,
+                _ => stdin_of(self.stdin.as_deref())?,
             },
             stdout: ends.stdout,
             stderr: ends.stderr,
@@ -137,12 +138,17 @@ impl Driver {
         let died = self.died.take();
         let copies = self.conduct.as_ref().and_then(|conduct| conduct.follow(self.store.clone(), actor));
         let copies = copies.map(tokio::spawn);
-        let mut watch = self.watch(&hold, claims.attempt);
-        watch.goes_on_itself = launch.resumes;
-        (watch.after, watch.printed) = (died, printed);
-        // At a terminal the agent would wait in a menu.
-        watch.stop_at_limit |= on_terminal;
-        let outcome = attempt::run(command, output, watch).await;
+        let watch = Watch {
+            attempt: claims.attempt,
+            hold: &hold,
+            goes_on_itself: launch.resumes,
+            // At a terminal the agent would wait in a menu.
+            stop_at_limit: self.command.stop_at_limit || on_terminal,
+            is_killed: true,
+            printed,
+            after: died,
+        };
+        let outcome = self.watch(command, output, watch).await;
         if let Some(copies) = copies {
             copies.abort();
             // One copy at a time: what is under way is finished or dropped first.
@@ -156,28 +162,6 @@ impl Driver {
             files.end().await;
         }
         Ok(outcome)
-    }
-
-    /// Returns what [`run`](super::super::attempt::run) needs to watch the attempt.
-    pub(super) fn watch<'a>(&'a mut self, hold: &'a Hold, attempt: AttemptNo) -> Watch<'a> {
-        Watch {
-            spawner: &self.spawner,
-            signals: &self.signals,
-            beat: &self.beat,
-            seen: &mut self.seen,
-            outage: &mut self.outage,
-            outage_rules: self.outage_rules,
-            mark: &self.mark,
-            hold,
-            stage: &self.show.stage,
-            who: (self.view.run.id.as_str(), attempt.0),
-            kill_at: &mut self.kill_at,
-            grace: self.grace,
-            goes_on_itself: false,
-            stop_at_limit: self.command.stop_at_limit,
-            after: None,
-            printed: None,
-        }
     }
 
     async fn launch(
@@ -322,7 +306,7 @@ impl Driver {
 }
 
 /// Returns the agent's standard input: the bytes stored with the run, else this process's terminal, else nothing.
-pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
+pub fn stdin_of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
     match kept {
         Some(bytes) => {
             let fd = rustix::fs::memfd_create("outlast-stdin", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -339,7 +323,7 @@ pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
     }
 }
 
-pub fn kept(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {
+pub fn kept_stdin(store: &dyn Store, view: &RunView, command: &Command) -> Result<Option<Vec<u8>>, CliError> {
     if !command.stdin_kept {
         return Ok(None);
     }

@@ -17,14 +17,14 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-use super::Driver;
+use super::{
+    Driver,
+    attempt::{self, EndedBy},
+};
 use crate::{
     program::{error::CliError, say::say},
     render::{short::called, time},
-    supervisor::{
-        ended_by::{self, EndedBy},
-        story,
-    },
+    supervisor::story,
 };
 
 /// Longest time between two checks of the wall clock, which counts while the machine is suspended. A stop or
@@ -93,7 +93,7 @@ impl Driver {
     pub(super) async fn wait_for_signals(&self, wait: Duration) -> Result<Option<u8>, CliError> {
         tokio::select! {
             () = tokio::time::sleep(wait) => Ok(None),
-            signals = self.signals.next() => match ended_by::asked(&signals?) {
+            signals = self.signals.next() => match attempt::asked(&signals?) {
                 Some(by) => self.interrupted(by == EndedBy::Person).await.map(Some),
                 None => Ok(None),
             },
