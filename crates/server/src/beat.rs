@@ -42,7 +42,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// Returns the order's name, the same over REST and in Python.
+    /// Returns the order's name, as the client of a session reads it.
     pub fn name(self) -> &'static str {
         match self {
             Word::GoOn => "go_on",
