@@ -119,7 +119,7 @@ impl Hold {
 }
 
 /// Runs [`end_tree`] on a thread on which it may block.
-pub(super) async fn ladder(
+pub(in crate::supervisor) async fn ladder(
     tree: Tree,
     child: Option<Arc<Child>>,
     ask: Ask,
