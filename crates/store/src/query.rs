@@ -3,13 +3,20 @@
 
 mod state;
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map::Entry as Entered},
+};
 
 use outlast_core::{
     envelope::{Envelope, budget::BudgetView, unit::MOST_PER_CALL},
     journal::{Entry, Role},
     run::{attempt::Attempt, instance::Instance},
-    store::{Answer, Error, INLINE_VALUE, Question, RunFilter, Sought, WHOLE_VALUE, filter::ApprovalFilter},
+    store::{
+        Answer, Error, INLINE_VALUE, LedgerLine, Question, RunFilter, Sought, WHOLE_VALUE,
+        filter::ApprovalFilter,
+    },
+    words::id::Micros,
 };
 
 use crate::{
@@ -164,9 +171,7 @@ pub fn answer<D: Database>(db: &D, question: &Question) -> Result<Answer, Error>
         Question::Instance { no } => {
             Answer::Instance(db.row(Query::new(d.select::<Instance>(&by_no()), [Int(no.0)]))?)
         }
-        Question::Ledger { since, until } => {
-            Answer::Ledger(db.rows(Query::new(ledger(d), [Int(since.0), Int(until.0)]))?)
-        }
+        Question::Ledger { since, until } => Answer::Ledger(ledger(db, *since, *until)?),
         Question::TokenKeys {} => {
             let text = format!(
                 "SELECT key, value FROM {o}meta WHERE key LIKE 'token_key_%' ORDER BY length(key) DESC, key DESC"
@@ -284,10 +289,36 @@ fn newest(d: Dialect, sought: &Sought) -> String {
     ))
 }
 
-/// Returns the query for the ledger's lines between two times.
-fn ledger(d: Dialect) -> String {
+/// Number of entries whose calls SQLite sums at a time: what it groups is sorted in memory.
+const SUMMED: usize = 1 << 16;
+
+/// Returns the ledger's lines between two times, in the order of runs.
+fn ledger<D: Database>(db: &D, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+    let text = ledger_text(D::DIALECT);
+    if D::DIALECT != Dialect::Sqlite {
+        return db.rows(Query::new(text, [Int(since.0), Int(until.0)]));
+    }
+    let newest: Option<i64> = db.row(Query::new("SELECT coalesce(max(id), 0) FROM entries", []))?;
+    let mut lines: BTreeMap<_, LedgerLine> = BTreeMap::new();
+    for after in (0..newest.unwrap_or_default()).step_by(SUMMED) {
+        let span = [Int(since.0), Int(until.0), Int(after), Int(after + SUMMED as i64)];
+        for line in db.rows::<LedgerLine>(Query::new(text.clone(), span))? {
+            match lines.entry((line.run, line.upstream.clone(), line.model.clone(), line.day)) {
+                Entered::Vacant(new) => {
+                    new.insert(line);
+                }
+                Entered::Occupied(mut known) => known.get_mut().add(&line),
+            }
+        }
+    }
+    Ok(lines.into_values().collect())
+}
+
+/// Returns the query for the ledger's lines between two times; in SQLite, of the calls of a span of entries.
+fn ledger_text(d: Dialect) -> String {
     let (o, p) = (d.schema(), d.mark());
     let (least, greatest) = (d.least(), d.greatest());
+    let span = if d == Dialect::Sqlite { " AND id > ?3 AND id <= ?4" } else { "" };
     let reserved = d.number_at("detail", &["reserved", "0"]);
     let unbacked = d.number_at("detail", &["correction", "unbacked_nano_usd"]);
     // Floor division, also before 1970: a wrong clock is no reason to lose a line. Older stores have calls that were
@@ -307,7 +338,7 @@ fn ledger(d: Dialect) -> String {
          CASE WHEN state = {UNKNOWN} THEN {greatest}(coalesce({reserved}, 0) - held_cost, 0) \
          WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END AS unbacked, \
          CASE WHEN detail LIKE '%\"unpriced\":\"%' THEN 1 ELSE 0 END AS unpriced \
-         FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2 \
+         FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2{span} \
          LIMIT 9223372036854775807) AS calls GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
     )
 }

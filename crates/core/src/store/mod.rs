@@ -89,6 +89,18 @@ pub struct LedgerLine {
     pub unpriced_calls: i64,
 }
 
+impl LedgerLine {
+    /// Adds further calls of the same run, upstream, model and day.
+    pub fn add(&mut self, more: &LedgerLine) {
+        self.calls += more.calls;
+        self.tokens += more.tokens;
+        self.spent_nano_usd += more.spent_nano_usd;
+        self.doubt_nano_usd += more.doubt_nano_usd;
+        self.unbacked_nano_usd += more.unbacked_nano_usd;
+        self.unpriced_calls += more.unpriced_calls;
+    }
+}
+
 /// Largest stored size, in bytes, of a step's result that is returned with the step.
 pub const INLINE_VALUE: i64 = 16 << 10;
 
