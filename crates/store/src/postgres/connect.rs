@@ -17,6 +17,18 @@ impl Address {
         self.connect_with(None).await
     }
 
+    /// Connects as `connect` does, with settings of its own from the session's first moment on, as `-c name=value`. A server
+    /// that does not know them, or a pooler that passes none on, is connected to without.
+    pub async fn connect_set(&self, settings: &str) -> Result<Link, ConnectError> {
+        let mut with = self.clone();
+        let urls = self.config.get_options().unwrap_or_default();
+        with.config.options(format!("{urls} {settings}").trim());
+        match with.connect().await {
+            Err(e) if e.is_of_settings => self.connect().await,
+            done => done,
+        }
+    }
+
     /// Connects as `connect` does. The payloads of notifications go to `heard`, which is closed with the connection.
     pub async fn listen(&self, heard: UnboundedSender<String>) -> Result<Link, ConnectError> {
         self.connect_with(Some(heard)).await
@@ -33,7 +45,7 @@ impl Address {
             Ok(Err(e)) => return Err(ConnectError::new(&e)),
             Err(_) => {
                 let why = format!("it did not answer within {} s", all.as_secs());
-                return Err(ConnectError { why, may_pass: true, is_gone: false });
+                return Err(ConnectError::passing(why));
             }
         };
         // Whoever waits for a statement is given the connection's error.
@@ -56,6 +68,8 @@ pub struct ConnectError {
     pub may_pass: bool,
     /// Whether the server says that there is no such database.
     pub is_gone: bool,
+    /// Whether the server, or a pooler before it, may have refused the settings that the connection was to begin with.
+    is_of_settings: bool,
 }
 
 impl ConnectError {
@@ -63,6 +77,13 @@ impl ConnectError {
         // A wrong password or database name stays wrong; a server that is starting or full does not stay so.
         let may_pass = e.code().is_none_or(|code| !matches!(&code.code()[..2], "28" | "3D" | "42"));
         let is_gone = e.code().is_some_and(|code| code.code() == "3D000");
-        ConnectError { why: chain(e), may_pass, is_gone }
+        let classes = ["08", "0A", "22", "42"];
+        let is_of_settings = e.as_db_error().is_some_and(|db| classes.contains(&&db.code().code()[..2]));
+        ConnectError { why: chain(e), may_pass, is_gone, is_of_settings }
+    }
+
+    /// Failure that another attempt may not meet.
+    pub fn passing(why: String) -> ConnectError {
+        ConnectError { why, may_pass: true, is_gone: false, is_of_settings: false }
     }
 }

@@ -123,17 +123,29 @@ impl Locks {
     /// Returns a condition that holds once the locks are taken, and the two halves of the keys of the parts, in the order
     /// in which parts are locked: its parameters $3 and $4, where there are any.
     pub fn taken(&self, schema: &SchemaName) -> (String, (Vec<i32>, Vec<i32>)) {
+        let (store, keys) = (self.store_taken(schema), self.keys(schema).unzip());
         match self {
-            Locks::Whole => (format!("{} IS NOT NULL", schema.lock()), Default::default()),
-            Locks::Parts(parts) => {
-                let store = format!("{} IS NOT NULL", schema.lock_beside_others());
-                let locked = match parts.is_empty() {
-                    true => store,
-                    false => format!("CASE WHEN {store} THEN {PARTS} END"),
-                };
-                (locked, parts.iter().map(|part| part.key(schema)).unzip())
-            }
+            Locks::Parts(parts) if !parts.is_empty() => (format!("CASE WHEN {store} THEN {PARTS} END"), keys),
+            _ => (store, keys),
         }
+    }
+
+    /// Returns a condition that holds once the store's lock is taken, the first of all.
+    pub fn store_taken(&self, schema: &SchemaName) -> String {
+        let lock = match self {
+            Locks::Whole => schema.lock(),
+            Locks::Parts(_) => schema.lock_beside_others(),
+        };
+        format!("{lock} IS NOT NULL")
+    }
+
+    /// Returns the two halves of the key of each part, in the order in which parts are locked.
+    pub fn keys(&self, schema: &SchemaName) -> impl Iterator<Item = (i32, i32)> {
+        let parts = match self {
+            Locks::Whole => None,
+            Locks::Parts(parts) => Some(parts),
+        };
+        parts.into_iter().flatten().map(|part| part.key(schema))
     }
 }
 

@@ -16,6 +16,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
+    mem::take,
 };
 
 use outlast_core::{
@@ -27,7 +28,10 @@ use outlast_core::{
         attempt::Attempt,
         instance::{Instance, Lease},
     },
-    store::load::{Key, Newest},
+    store::{
+        Error,
+        load::{Key, Newest},
+    },
     words::{
         id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq, Slot},
         row::{Row, Touch},
@@ -38,10 +42,9 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{
     known::{Held, Hold, Known},
     named::Named,
-    session::NUMBER,
     statement::{Ask as _, Param, params},
-    time::NOW,
 };
+use crate::rows::Cursor;
 
 /// Age in milliseconds from which on a row is read again: the longest time for which an opening that was answered
 /// ahead waits for its commit.
@@ -51,18 +54,18 @@ pub const YOUNG_MS: u64 = 100;
 const MOST_ROWS: usize = 8192;
 const MOST_KEYS: usize = 2_000_000;
 
-/// Largest difference between the database's clock and the time that was decided at, in microseconds.
-const TOLERANCE_US: i64 = 1_000_000;
+/// Largest number of entries of a run, begun by another process, whose keys are learnt.
+const MOST_LEARNT: i64 = 100_000;
 
 /// Version of a row that is not there.
-const ABSENT: i64 = 0;
+pub const ABSENT: i64 = 0;
 
 /// Number of a run's first entry.
 const FIRST: Seq = Seq(1);
 
 /// Table whose rows are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Table {
+pub enum Table {
     Instances,
     Runs,
     Envelopes,
@@ -73,7 +76,7 @@ enum Table {
 
 /// Place of a row: its table and its key. The second number is 0 where the first is the whole key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(Table, i64, i64);
+pub struct Place(pub Table, pub i64, pub i64);
 
 /// Versions of the rows that a group decides on, or [`ABSENT`].
 pub type Basis = BTreeMap<Place, i64>;
@@ -139,8 +142,10 @@ pub fn is_worth_remembering(group: &[Vec<Need>]) -> bool {
 pub struct Memory {
     rows: Known,
     seen: BTreeMap<Place, Seen>,
-    /// Keys of all entries of runs that this process has written from their beginning.
+    /// Keys of all entries of runs that this process began, or goes on with.
     keys: HashMap<RunNo, Keys>,
+    /// Runs whose keys were learnt once. Each is read once, also where others write to it again and again.
+    learnt: HashSet<RunNo>,
     /// Number of all keys.
     keys_in_all: usize,
     hasher: RandomState,
@@ -176,7 +181,29 @@ impl Memory {
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        *self = Memory { clock: self.clock, ..Memory::default() };
+        *self = Memory { clock: self.clock, learnt: take(&mut self.learnt), ..Memory::default() };
+    }
+
+    /// Returns a run whose keys are worth learning: the transaction writes it, as one before did, and others began it.
+    pub fn wants_keys(&self, known: &Known) -> Option<RunNo> {
+        let is_resumed = |run: &Run| {
+            run.origins.is_empty()
+                && run.next_seq.0 <= MOST_LEARNT
+                && self.rows.runs.contains_key(&run.no)
+                && !self.keys.contains_key(&run.no)
+                && !self.learnt.contains(&run.no)
+        };
+        let mut written = known.runs.values().filter(|row| row.touch == Touch::Update);
+        written.find(|row| is_resumed(&row.value)).map(|row| row.value.no)
+    }
+
+    /// Takes over the keys of a run, as a transaction read them before it wrote.
+    pub fn learn(&mut self, Learnt { run, next, keys }: Learnt) {
+        let hashes = keys.iter().map(|(kind, scope, key)| self.hash(*kind, scope, key));
+        let hashes = HashSet::from_iter(hashes);
+        self.learnt.insert(run);
+        self.keys_in_all += hashes.len();
+        self.keys.insert(run, Keys { next, hashes });
     }
 
     /// Adds the rows that `keys` name to `known`, and their versions to `basis`. Returns false if one is not remembered, or
@@ -333,24 +360,32 @@ fn boot_us() -> i64 {
 }
 
 impl Table {
-    /// Returns the query for the version of the row with the key `sought.a`, `sought.b`: NULL if there is none.
-    fn version(self) -> &'static str {
+    /// Returns the names of the table and of its key's columns.
+    fn names(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Table::Instances => "SELECT xmin::text::bigint FROM outlast.instances WHERE no = a",
-            Table::Runs => "SELECT xmin::text::bigint FROM outlast.runs WHERE no = a",
-            Table::Envelopes => "SELECT xmin::text::bigint FROM outlast.envelopes WHERE no = a",
-            Table::Attempts => "SELECT xmin::text::bigint FROM outlast.attempts WHERE run_no = a AND no = b",
-            Table::Leases => "SELECT xmin::text::bigint FROM outlast.leases WHERE run_no = a AND slot = b",
-            Table::Entries => "SELECT xmin::text::bigint FROM outlast.entries WHERE run_no = a AND seq = b",
+            Table::Instances => ("instances", &["no"]),
+            Table::Runs => ("runs", &["no"]),
+            Table::Envelopes => ("envelopes", &["no"]),
+            Table::Attempts => ("attempts", &["run_no", "no"]),
+            Table::Leases => ("leases", &["run_no", "slot"]),
+            Table::Entries => ("entries", &["run_no", "seq"]),
         }
+    }
+
+    /// Returns the query for the version of the row with the key `a`, `b`, two expressions: NULL if there is none. The
+    /// second is asked for only where the key has two columns.
+    pub fn version(self, a: String, b: impl FnOnce() -> String) -> String {
+        let (table, columns) = self.names();
+        let and = columns.get(1).map_or_else(String::new, |second| format!(" AND {second} = {}", b()));
+        format!("SELECT xmin::text::bigint FROM outlast.{table} WHERE {} = {a}{and}", columns[0])
     }
 }
 
 /// Arrays of the rows of one table: both numbers of their keys, and their versions.
 #[derive(Default)]
-struct Arrays(Vec<i64>, Vec<i64>, Vec<i64>);
+pub struct Arrays(pub Vec<i64>, pub Vec<i64>, pub Vec<i64>);
 
-fn by_table(basis: &Basis) -> BTreeMap<Table, Arrays> {
+pub fn by_table(basis: &Basis) -> BTreeMap<Table, Arrays> {
     let mut all: BTreeMap<Table, Arrays> = BTreeMap::new();
     for (Place(table, a, b), version) in basis {
         let arrays = all.entry(*table).or_default();
@@ -367,26 +402,27 @@ pub fn places(known: &Known) -> Basis {
     asked.map(|place| (place, ABSENT)).collect()
 }
 
-/// Checks within a transaction, under its locks, that all rows have these versions, and that the database's clock is
-/// about where `now` is. Returns the transaction's number, the version of what it writes.
-///
-/// A row of another version fails the statement, by a division by zero, and with it the transaction.
-pub async fn check(client: &Named, basis: &Basis, now: Micros) -> Result<i64, tokio_postgres::Error> {
-    let tables = by_table(basis);
-    let mut params: Vec<Param<'_>> = params![now.0, TOLERANCE_US].to_vec();
-    let mut conditions = format!("abs({NOW} - $1) <= $2");
-    for (table, arrays) in &tables {
-        let n = params.len();
-        let (a, b, v) = (n + 1, n + 2, n + 3);
-        let version = table.version();
-        conditions += &format!(
-            " AND (SELECT bool_and(coalesce(({version}), {ABSENT}) = v) FROM unnest(${a}, ${b}, ${v}) AS s (a, b, v))"
-        );
-        params.extend_from_slice(params![arrays.0, arrays.1, arrays.2]);
-    }
-    let sql = format!("SELECT {NUMBER} / ({conditions})::int");
-    let rows = client.query(&sql, &params).await?;
-    Ok(rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(ABSENT))
+/// Keys of a run's entries, each with kind and scope, and the number of the run's next entry.
+pub struct Learnt {
+    run: RunNo,
+    next: Seq,
+    keys: Vec<(Kind, String, String)>,
+}
+
+/// Reads the keys of a run's entries within a transaction that holds its lock, before it writes. `None` if it has none, or
+/// one that is not understood.
+pub async fn keys_of(client: &Named, run: RunNo) -> Result<Option<Learnt>, tokio_postgres::Error> {
+    let sql = "SELECT (SELECT next_seq FROM outlast.runs WHERE no = $1), kind, scope, key FROM outlast.entries \
+               WHERE run_no = $1 AND key IS NOT NULL";
+    let rows = client.query(sql, params![run.0]).await?;
+    let key = |row: &tokio_postgres::Row| {
+        let mut row = Cursor::at(row, 1);
+        let kind = row.code("kind", Kind::from_code)?;
+        Ok::<_, Error>((kind, row.name()?.to_owned(), row.name()?.to_owned()))
+    };
+    let next = rows.first().and_then(|row| row.try_get(0).ok()).map(Seq);
+    let keys = rows.iter().map(key).collect::<Result<_, _>>().ok();
+    Ok(next.zip(keys).map(|(next, keys)| Learnt { run, next, keys }))
 }
 
 /// Reads the versions of rows within the transaction that has read them and holds their locks.
@@ -395,7 +431,7 @@ pub async fn versions(client: &Named, places: &Basis) -> Result<Basis, tokio_pos
     let (mut params, mut columns): (Vec<Param<'_>>, Vec<String>) = Default::default();
     for (table, arrays) in &tables {
         let (a, b) = (params.len() + 1, params.len() + 2);
-        let version = table.version();
+        let version = table.version("a".into(), || "b".into());
         columns.push(format!(
             "(SELECT array_agg(coalesce(({version}), {ABSENT}) ORDER BY n) \
              FROM unnest(${a}, ${b}) WITH ORDINALITY AS s (a, b, n))"

@@ -21,6 +21,7 @@ mod named;
 mod password_file;
 mod read;
 mod readers;
+mod recalled;
 mod rows;
 mod same;
 mod schema;

@@ -11,7 +11,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::yield_now,
 };
-use tokio_postgres::{SimpleQueryMessage, error::SqlState};
+use tokio_postgres::SimpleQueryMessage;
 
 use super::{
     acknowledged::Witness,
@@ -22,12 +22,11 @@ use super::{
     known::Known,
     load,
     locks::Locks,
-    memory::{self, Basis, Memory},
+    memory::Memory,
     named::Named,
     schema_name::SchemaName,
     statement::{Ask as _, Param, params},
     time::NOW,
-    write::{self, Failed, Request, Statement},
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -55,6 +54,17 @@ impl Standstill {
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
     SELECT coalesce(current_setting('outlast_session.token', true), '')";
 
+/// Setting that holds the token of a server's connection.
+const TOKEN: &str = "outlast_session.token";
+
+/// Settings that the connection of a session begins with, so that a statement which is a transaction by itself has them:
+/// those of [`SETTINGS`], and what each BEGIN says.
+///
+/// A pooler that lends its connections to one after the other refuses or drops settings that it does not know.
+const OF_SESSION: &str = "-c lock_timeout=30s -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
+    -c join_collapse_limit=1 -c jit=off -c plan_cache_mode=force_generic_plan \
+    -c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off";
+
 /// Settings of a transaction, as arguments of a function. Their parameters are the longest standstill and whether the
 /// commit is synced.
 ///
@@ -76,6 +86,9 @@ pub const NUMBER: &str = "(txid_current() & 4294967295)";
 pub struct Session {
     // Declared first to be dropped first: the connection ends with its client.
     pub client: Named,
+    /// Whether its server's connection is of this session alone: it began with the settings of [`OF_SESSION`], which no
+    /// pooler passes on.
+    pub is_alone: bool,
     runtime: Runtime,
     /// Epoch of the server, read when the session began. Behind a pooler the server may have changed since.
     pub epoch: Epoch,
@@ -106,15 +119,6 @@ pub struct BeginReply {
     pub witness: Option<Option<Witness>>,
 }
 
-/// Reason why a transaction of one round trip was not committed.
-pub enum AtOnce {
-    /// A row is not as it was remembered, or the clock is elsewhere. Nothing was written.
-    Stale,
-    /// It was begun on a server's connection that holds another session's token. Nothing was written.
-    Elsewhere,
-    Failed(Failed),
-}
-
 /// Outcome of a BEGIN.
 pub enum Begun {
     /// A transaction is open. An error means that reading failed in it.
@@ -127,25 +131,27 @@ pub enum Begun {
 impl Session {
     /// Connects to the database. `named`: whether statements may be prepared under names.
     pub fn connect(address: &Address, named: bool) -> Result<Session, ConnectError> {
-        let no = |what: &str, e: &dyn Display| ConnectError {
-            why: format!("{what}: {e}"),
-            may_pass: true,
-            is_gone: false,
-        };
+        let no = |what: &str, e: &dyn Display| ConnectError::passing(format!("{what}: {e}"));
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| no("no runtime", &e))?;
-        let client = runtime.block_on(address.connect())?;
-        let mut token = None;
-        if named {
-            let mut random = [0; 16];
-            getrandom::fill(&mut random).map_err(|e| no("no random token", &e))?;
-            let text = format!("{:032x}", u128::from_le_bytes(random));
-            let sql = format!("SELECT set_config('outlast_session.token', '{text}', false)");
-            runtime.block_on(client.batch_execute(&sql)).map_err(|e| no("no session", &chain(&e)))?;
-            token = Some(text);
-        }
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|e| no("no random token", &e))?;
+        let token = named.then(|| format!("{:032x}", u128::from_le_bytes(random)));
+        let (client, is_alone) = runtime.block_on(async {
+            let Some(token) = &token else { return Ok((address.connect().await?, false)) };
+            let client = address.connect_set(&format!("-c {TOKEN}={token} {OF_SESSION}")).await?;
+            let sql = format!(
+                "SELECT CASE WHEN current_setting('{TOKEN}', true) = '{token}' THEN 'alone' \
+                 ELSE set_config('{TOKEN}', '{token}', false) END"
+            );
+            let told = client.simple_query(&sql).await.map_err(|e| no("no session", &chain(&e)))?;
+            let is_alone =
+                told.iter().any(|m| matches!(m, SimpleQueryMessage::Row(row) if row.get(0) == Some("alone")));
+            Ok((client, is_alone))
+        })?;
         let epoch = runtime.block_on(Epoch::read(&client));
         let client = Named::new(client, token);
-        Ok(Session { client, runtime, epoch, is_proven: Cell::new(false), memory: Memory::default() })
+        let (is_proven, memory) = (Cell::new(false), Memory::default());
+        Ok(Session { client, is_alone, runtime, epoch, is_proven, memory })
     }
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {
@@ -175,45 +181,6 @@ impl Session {
     /// reported.
     pub fn is_compared(&self) {
         self.is_proven.set(true);
-    }
-
-    /// Begins a transaction, takes its locks, checks that the rows of `basis` are as they are remembered, writes and
-    /// commits, in one round trip. `now` is the time that was decided at, by the database's clock. Returns the number of
-    /// the transaction.
-    pub fn commit_at_once(
-        &self,
-        terms: &Terms<'_>,
-        (basis, now): (&Basis, Micros),
-        statements: &[Statement<'_>],
-    ) -> Result<i64, AtOnce> {
-        let Some(token) = &self.client.token else { return Err(AtOnce::Stale) };
-        // Not READ WRITE, which a server that only reads would refuse, and then take the statements without a transaction.
-        let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; \
-             SELECT 1 / (coalesce(current_setting('outlast_session.token', true), '') = '{token}')::int"
-        );
-        let first = First::of(terms, &self.client.client.schema, "NULL::text");
-        let params = first.params();
-        let (number, elsewhere, stale) = (Cell::new(0), Cell::new(false), Cell::new(false));
-        let noted = |is: &Cell<bool>, e: &tokio_postgres::Error| {
-            is.set(e.code() == Some(&SqlState::DIVISION_BY_ZERO));
-        };
-        let before: Vec<Request<'_>> = vec![
-            Box::pin(async {
-                self.client.client.batch_execute(&begin).await.inspect_err(|e| noted(&elsewhere, e))
-            }),
-            Box::pin(async { self.client.query(&first.sql, &params).await.map(drop) }),
-            Box::pin(async {
-                let checked = memory::check(&self.client, basis, now).await;
-                checked.map(|told| number.set(told)).inspect_err(|e| noted(&stale, e))
-            }),
-        ];
-        match self.run(write::run(&self.client, before, statements, "COMMIT")) {
-            Ok(()) => Ok(number.get()),
-            Err(_) if elsewhere.get() => Err(AtOnce::Elsewhere),
-            Err(_) if stale.get() => Err(AtOnce::Stale),
-            Err(failed) => Err(AtOnce::Failed(failed)),
-        }
     }
 
     /// Begins a transaction, takes the locks, reads the clock, the own row and then what `keys` name, in one round trip.
@@ -273,8 +240,8 @@ impl Session {
 }
 
 /// First statement of a transaction: its settings, its locks, and then the clock.
-struct First {
-    sql: String,
+pub struct First {
+    pub sql: String,
     standstill: &'static str,
     synced: bool,
     /// Two halves of the keys of the locked parts.
@@ -285,7 +252,7 @@ impl First {
     /// Builds the statement. `columns` are read beside the clock.
     ///
     /// A CASE takes its conditions in order: each wait for a lock is bounded, and the clock is read under all locks.
-    fn of(terms: &Terms<'_>, schema: &SchemaName, columns: &str) -> First {
+    pub fn of(terms: &Terms<'_>, schema: &SchemaName, columns: &str) -> First {
         let none = || ("true".to_owned(), Default::default());
         let (locked, parts) = terms.locks.map_or_else(none, |locks| locks.taken(schema));
         let sql = format!(
@@ -294,7 +261,7 @@ impl First {
         First { sql, standstill: terms.standstill.sql(), synced: terms.synced, parts }
     }
 
-    fn params(&self) -> Vec<Param<'_>> {
+    pub fn params(&self) -> Vec<Param<'_>> {
         let (classes, parts) = &self.parts;
         let mut params = params![self.standstill, self.synced].to_vec();
         if !parts.is_empty() {

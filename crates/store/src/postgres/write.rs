@@ -10,7 +10,7 @@ use std::{
     task::Poll,
 };
 
-use futures_util::future::{MaybeDone, maybe_done};
+use futures_util::future::{MaybeDone, join, join_all, maybe_done};
 
 use super::{
     named::Named,
@@ -44,7 +44,7 @@ pub enum Values<'a> {
 }
 
 impl Values<'_> {
-    fn params(&self) -> Vec<Param<'_>> {
+    pub fn params(&self) -> Vec<Param<'_>> {
         match self {
             Values::One(cells) => cells.iter().map(Cell::param).collect(),
             Values::Many(arrays) => {
@@ -64,18 +64,7 @@ impl<'a> Sent<'a> {
     /// Joins statements into one.
     fn of(statements: &'a [Statement<'a>]) -> Sent<'a> {
         let mut params = Vec::new();
-        let (mut parts, mut counts) = (String::new(), String::new());
-        for (i, statement) in statements.iter().enumerate() {
-            let shift = |sql: &str| shifted(sql, params.len());
-            let (sql, returning) = (shift(&statement.sql), statement.writes.map_or("", |_| " RETURNING 1"));
-            let comma = if i == 0 { "" } else { ", " };
-            let _ = write!(parts, "{comma}written_{i} AS ({sql}{returning})");
-            if let Some(count) = statement.writes {
-                let and = if counts.is_empty() { "" } else { " AND " };
-                let _ = write!(counts, "{and}(SELECT count(*) FROM written_{i}) = {}", shift(count));
-            }
-            params.extend(statement.values.params());
-        }
+        let (parts, counts) = joined(statements, &mut params);
         let sql = match statements {
             [one] if one.writes.is_none() => one.sql.clone(),
             _ if counts.is_empty() => format!("WITH {parts} SELECT 1"),
@@ -87,6 +76,24 @@ impl<'a> Sent<'a> {
     async fn run(&self, client: &Named) -> Result<(), tokio_postgres::Error> {
         client.execute(&self.sql, &self.params).await.map(drop)
     }
+}
+
+/// Returns statements as the queries of a `WITH`, and the condition that each has written its rows: nothing if any number
+/// will do. Adds their parameters to `params`.
+pub fn joined<'a>(statements: &'a [Statement<'a>], params: &mut Vec<Param<'a>>) -> (String, String) {
+    let (mut parts, mut counts) = (String::new(), String::new());
+    for (i, statement) in statements.iter().enumerate() {
+        let shift = |sql: &str| shifted(sql, params.len());
+        let (sql, returning) = (shift(&statement.sql), statement.writes.map_or("", |_| " RETURNING 1"));
+        let comma = if i == 0 { "" } else { ", " };
+        let _ = write!(parts, "{comma}written_{i} AS ({sql}{returning})");
+        if let Some(count) = statement.writes {
+            let and = if counts.is_empty() { "" } else { " AND " };
+            let _ = write!(counts, "{and}(SELECT count(*) FROM written_{i}) = {}", shift(count));
+        }
+        params.extend(statement.values.params());
+    }
+    (parts, counts)
 }
 
 /// Returns `sql` with `by` added to the numbers of its parameters.
@@ -149,6 +156,16 @@ pub async fn run(
     }
     end.as_mut().await;
     end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
+}
+
+/// Sends a request that is a transaction by itself. The same round trip prepares the statements that were sent without a
+/// name so far: a failure of that is none of the request's, which may be committed.
+pub async fn run_alone(client: &Named, request: Request<'_>) -> Result<(), Failed> {
+    let mut request = Box::pin(maybe_done(request));
+    sent_whole(request.as_mut()).await?;
+    let preparing = join_all(client.preparing());
+    let (done, _) = join(done(request), preparing).await;
+    done.map_err(Failed::Statement)
 }
 
 /// Sends a request. One that fails here was not sent: a COMMIT would make the rest of the group durable without it.

@@ -37,8 +37,9 @@ use super::{
     load,
     locks::{Locks, run_of},
     memory::{self, Basis, is_worth_remembering},
+    recalled::AtOnce,
     same::Same,
-    session::{AtOnce, BeginReply, Begun, Session, Standstill, Terms},
+    session::{BeginReply, Begun, Session, Standstill, Terms},
     statement::{many, params},
     time::Time,
     write::{self, Failed, Request},
@@ -539,6 +540,7 @@ impl Backend for PostgresWriter {
         }
         let recalled = self.recalled.take();
         let (mut number, seen) = (self.number, RefCell::new(recalled.clone().unwrap_or_default()));
+        let learnt = RefCell::new(None);
         let done = {
             let mut statements = match apply::statements(&self.known, &session.client.client.schema) {
                 Ok(statements) => statements,
@@ -575,13 +577,21 @@ impl Backend for PostgresWriter {
                 }
                 None => {
                     let places = if self.is_remembered { memory::places(known) } else { Basis::new() };
-                    let reading: Option<Request<'_>> = (!places.is_empty()).then(|| {
-                        Box::pin(async {
+                    let mut reading: Vec<Request<'_>> = Vec::new();
+                    if !places.is_empty() {
+                        reading.push(Box::pin(async {
                             *seen.borrow_mut() = memory::versions(&session.client, &places).await?;
                             Ok(())
-                        }) as _
-                    });
-                    session.run(write::run(&session.client, Vec::from_iter(reading), &statements, "COMMIT"))
+                        }));
+                    }
+                    if let Some(run) = session.memory.wants_keys(known).filter(|_| self.is_remembered) {
+                        let (client, learnt) = (&session.client, &learnt);
+                        reading.push(Box::pin(async move {
+                            *learnt.borrow_mut() = memory::keys_of(client, run).await?;
+                            Ok(())
+                        }));
+                    }
+                    session.run(write::run(&session.client, reading, &statements, "COMMIT"))
                 }
             }
         };
@@ -600,6 +610,9 @@ impl Backend for PostgresWriter {
                     // A sweep or a budget changes rows beyond those that it names.
                     Locks::Whole => session.memory.clear(),
                     Locks::Parts(_) => {
+                        if let Some(learnt) = learnt.into_inner() {
+                            session.memory.learn(learnt);
+                        }
                         let seen = seen.into_inner();
                         session.memory.keep(known, (number, &seen), self.count, self.clock.boottime_ms());
                     }

@@ -23,7 +23,7 @@ use crate::{
     agent::*,
     beds::{Opened, open_at},
     budgets,
-    private_postgres::Database,
+    private_postgres::{Begun, Database},
     stage::{Stage, audit},
 };
 
@@ -32,8 +32,17 @@ fn server(database: &Database) -> Stage {
     Stage::on(Opened(open_at(&database.url(), true).unwrap()))
 }
 
-/// Lock that stops a commit with a payload in the middle: the commit holds its locks, and others see nothing of it.
-const HOLDS_PAYLOADS: &str = "LOCK TABLE outlast.payloads IN SHARE MODE";
+/// Stops commits with a payload in the middle until the result is committed: they hold their locks, wait for one more, and
+/// others see nothing of them.
+fn holds_payloads(database: &Database) -> Begun<'_> {
+    database.execute(
+        "CREATE OR REPLACE FUNCTION outlast.waits() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END'; \
+         DROP TRIGGER IF EXISTS waits ON outlast.payloads; \
+         CREATE TRIGGER waits AFTER INSERT ON outlast.payloads FOR EACH ROW EXECUTE FUNCTION outlast.waits()",
+    );
+    database.begun("SELECT pg_advisory_xact_lock(1)")
+}
 
 /// Bug: each group waited for every other server's, whatever runs they were of.
 /// Consequence: one slow commit, or one frozen server, stopped the whole fleet.
@@ -54,12 +63,7 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
         runs
     };
     // A group waits behind its writes, in a transaction that began before those of the other server.
-    database.execute(
-        "CREATE FUNCTION outlast.waits() RETURNS trigger LANGUAGE plpgsql AS \
-         'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END'; \
-         CREATE TRIGGER waits AFTER INSERT ON outlast.payloads FOR EACH ROW EXECUTE FUNCTION outlast.waits()",
-    );
-    let holds = database.begun("SELECT pg_advisory_xact_lock(1)");
+    let holds = holds_payloads(&database);
     let late = slow.store().ask(x.wants("mail", "{}"), Durability::Synced);
     database.wait_for_a_wait("advisory");
 
@@ -129,11 +133,11 @@ fn a_group_with_events_waits_for_the_commit_of_those_with_smaller_numbers() {
 
 /// Asks `late` and holds its commit back until `waits`, which another server is asked, waits for it.
 fn waits_for<L: Verb, W: Verb>(database: &Database, (slow, late): (&Stage, L), (other, waits): (&Stage, W)) {
-    let holds = database.begun(HOLDS_PAYLOADS);
+    let holds = holds_payloads(database);
     let late = slow.store().ask(late, Durability::Synced);
-    database.wait_for_a_wait("relation");
+    database.wait_for_waits("advisory", 1);
     let waits = other.store().ask(waits, Durability::Synced);
-    database.wait_for_a_waiting_server();
+    database.wait_for_waits("advisory", 2);
     holds.commit();
     assert!(late.wait().is_ok());
     assert!(waits.wait().is_ok());
@@ -163,9 +167,9 @@ fn a_server_of_the_version_before_waits_for_a_group_and_is_waited_for() {
     let (s, other) = (server(&database), server(&database));
     let a = s.process("p").claim(s.run("r").create());
     let seq = a.call("late");
-    let holds = database.begun(HOLDS_PAYLOADS);
+    let holds = holds_payloads(&database);
     let late = s.store().ask(a.settle(seq, Close::Done(bill(100))), Durability::Synced);
-    database.wait_for_a_wait("relation");
+    database.wait_for_a_waiting_server();
     let try_it = "SELECT pg_try_advisory_xact_lock(31372865309864820)::text";
     assert_eq!(database.value(try_it).as_deref(), Some("false"));
     holds.commit();

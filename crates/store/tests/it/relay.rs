@@ -1,7 +1,7 @@
 //! A socket in front of the database's that cuts a connection where a test wants it, and counts what passes.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     io::{Read as _, Write as _},
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
@@ -30,8 +30,11 @@ pub enum Cut {
 /// The simple query `COMMIT`, as it is on the wire.
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
-/// The server's answer to it.
-const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
+/// Beginning of a statement that is a whole group, and commits by itself.
+const WHOLE_GROUP: &[u8] = b"WITH written_0 AS";
+
+/// Last message of the server's answers to a transaction: it is ready, and none is open.
+const IDLE: &[u8] = b"Z\0\0\0\x05I";
 
 pub struct Relay {
     directory: tempfile::TempDir,
@@ -50,7 +53,7 @@ pub struct Passed {
 
 #[derive(Default)]
 struct Shared {
-    /// Cuts of the next COMMITs, in order.
+    /// Cuts of the next COMMITs, or groups that commit by themselves, in order.
     cuts: Mutex<VecDeque<Cut>>,
     /// What a [`Cut::Late`] holds back, and the connection to the server.
     late: Mutex<Option<Late>>,
@@ -58,6 +61,7 @@ struct Shared {
     is_thawed: Mutex<bool>,
     thawed: Condvar,
     spoils_tokens: AtomicBool,
+    forgets_settings: AtomicBool,
 }
 
 /// Connection to the server, and bytes that it has not seen.
@@ -67,6 +71,8 @@ type Late = (UnixStream, Vec<u8>);
 #[derive(Default)]
 struct Link {
     batch: Mutex<Batch>,
+    /// Names of the statements that are a whole group, the empty one too.
+    whole_groups: Mutex<HashSet<Vec<u8>>>,
     /// The server's answers are lost from here on, and the connection with the COMMIT's.
     is_lost: AtomicBool,
 }
@@ -78,6 +84,8 @@ struct Batch {
     open: usize,
     /// Whether the client may not have sent all of it yet, whatever the server has answered.
     goes_on: bool,
+    /// Whether the server has answered with a failure, and not said yet that it is ready again.
+    has_failed: bool,
 }
 
 /// Size at which tokio-postgres sends what it has of a batch, before the rest of it.
@@ -129,6 +137,11 @@ impl Relay {
         self.shared.spoils_tokens.store(true, Ordering::SeqCst);
     }
 
+    /// From now on, sessions do not begin with the settings that they ask for, as behind a pooler that drops them.
+    pub fn forgets_settings(&self) {
+        self.shared.forgets_settings.store(true, Ordering::SeqCst);
+    }
+
     /// Lets what is frozen go on.
     pub fn thaw(&self) {
         *self.shared.is_thawed.lock().unwrap() = true;
@@ -176,10 +189,16 @@ impl Shared {
 impl Link {
     /// Looks at what the client sends.
     fn asked(&self, shared: &Shared, messages: &mut Messages, bytes: &mut [u8]) -> Way {
+        let begins_with = b"outlast_session.token=";
+        let quoted = b"set_config('outlast_session.token', '";
+        if shared.forgets_settings.load(Ordering::SeqCst) || shared.spoils_tokens.load(Ordering::SeqCst) {
+            spoil_token(begins_with, bytes);
+        }
         if shared.spoils_tokens.load(Ordering::SeqCst) {
-            spoil_token(bytes);
+            spoil_token(quoted, bytes);
         }
         let all = messages.complete(bytes);
+        let commits = bytes.ends_with(COMMIT) | self.binds_whole_group(&all);
         let types: Vec<u8> = all.iter().map(|message| message[0]).collect();
         let mut batch = self.batch.lock().unwrap();
         let mut passed = shared.passed.lock().unwrap();
@@ -188,9 +207,9 @@ impl Link {
         passed.statements += types.iter().filter(|t| b"EQ".contains(t)).count();
         passed.named += all.iter().filter(|message| message[0] == b'P' && message[5] != 0).count();
         batch.open += types.iter().filter(|t| b"QS".contains(t)).count();
-        batch.goes_on = bytes.len() >= SENT_IN_PARTS && !bytes.ends_with(COMMIT);
+        batch.goes_on = bytes.len() >= SENT_IN_PARTS && !commits;
         drop((batch, passed));
-        if !bytes.ends_with(COMMIT) {
+        if !commits {
             return Way::On;
         }
         let cut = shared.cuts.lock().unwrap().pop_front();
@@ -209,22 +228,48 @@ impl Link {
         }
     }
 
+    /// Whether one of these messages has the server run a whole group. Notes the names that statements are given.
+    fn binds_whole_group(&self, messages: &[Vec<u8>]) -> bool {
+        let mut whole = self.whole_groups.lock().unwrap();
+        let mut binds = false;
+        for message in messages {
+            let mut texts = message[5..].split(|byte| *byte == 0);
+            let [first, second] = [texts.next().unwrap_or_default(), texts.next().unwrap_or_default()];
+            match message[0] {
+                b'P' if second.starts_with(WHOLE_GROUP) && message.windows(4).any(|part| part == b"lock") => {
+                    whole.insert(first.to_vec());
+                }
+                b'P' => drop(whole.remove(first)),
+                b'B' => binds |= whole.contains(second),
+                _ => {}
+            }
+        }
+        binds
+    }
+
     /// Looks at what the server sends.
     fn answered(&self, messages: &mut Messages, bytes: &[u8]) -> Way {
-        let ready = messages.complete(bytes).iter().filter(|message| message[0] == b'Z').count();
         let mut batch = self.batch.lock().unwrap();
-        batch.open = batch.open.saturating_sub(ready);
+        for message in messages.complete(bytes) {
+            // A failure is an answer. The client may go on before the server says that it is ready again.
+            let answers = match message[0] {
+                b'E' => !std::mem::replace(&mut batch.has_failed, true),
+                b'Z' => !std::mem::take(&mut batch.has_failed),
+                _ => false,
+            };
+            batch.open = batch.open.saturating_sub(usize::from(answers));
+        }
+        drop(batch);
         match self.is_lost.load(Ordering::SeqCst) {
             false => Way::On,
-            true if bytes.windows(COMMITTED.len()).any(|part| part == COMMITTED) => Way::Cut,
+            true if bytes.windows(IDLE.len()).any(|part| part == IDLE) => Way::Cut,
             true => Way::Lost,
         }
     }
 }
 
-/// Overwrites a session's token.
-fn spoil_token(bytes: &mut [u8]) {
-    let name = b"set_config('outlast_session.token', '";
+/// Overwrites a session's token where it stands behind `name`.
+fn spoil_token(name: &[u8], bytes: &mut [u8]) {
     if let Some(at) = bytes.windows(name.len()).position(|part| part == name) {
         bytes[at + name.len()..][..32].fill(b'0');
     }

@@ -3,6 +3,8 @@
 use outlast_core::{
     engine::{run::process::DeclareDead, step::Step},
     journal::State,
+    store::{Ask as _, Durability},
+    words::id::Seq,
 };
 
 use crate::{
@@ -70,4 +72,40 @@ fn a_group_that_reaches_the_database_after_it_was_given_up_does_nothing() {
     assert_eq!(agent.ask(record).unwrap_err().code(), "store_unavailable");
     relay.deliver_late();
     assert_eq!(s.entry(agent.run, seq).state, State::Open);
+}
+
+/// A group of one statement sees the rows as they were before it waited for its locks: it locks what it checks, which is
+/// the newest of each.
+#[test]
+fn a_row_that_changes_while_a_group_waits_for_its_locks_is_seen() {
+    let database = Database::new();
+    let s = stage(&database.url());
+    let agent = s.process("p").claim(s.run("r").create());
+    let seq = agent.begins("first");
+    let record = agent.record(seq, "result");
+    let holder = database.begun("SELECT pg_advisory_xact_lock(31372865309864820)");
+    let recorded = s.store().ask(record, Durability::Synced);
+    database.wait_for_a_waiting_server();
+    // Whoever waits has locked no row yet.
+    database.execute("UPDATE outlast.runs SET next_seq = next_seq + 5");
+    holder.commit();
+    recorded.wait().unwrap();
+    assert_eq!(agent.begins("second"), Seq(seq.0 + 6), "what was changed in between is kept");
+}
+
+/// What one process's group waits for is another's commit, also where the adopter of an attempt comes with it.
+#[test]
+fn a_group_takes_its_locks_before_it_touches_a_row() {
+    let database = Database::new();
+    let s = stage(&database.url());
+    let agent = s.process("p").claim(s.run("r").create());
+    let seq = agent.begins("first");
+    let record = agent.record(seq, "result");
+    let holder = database.begun("SELECT pg_advisory_xact_lock(31372865309864820)");
+    let recorded = s.store().ask(record, Durability::Synced);
+    database.wait_for_a_waiting_server();
+    let free = "SELECT count(*) FROM (SELECT 1 FROM outlast.runs FOR UPDATE SKIP LOCKED) AS free";
+    assert_eq!(database.value(free).as_deref(), Some("1"));
+    holder.commit();
+    recorded.wait().unwrap();
 }

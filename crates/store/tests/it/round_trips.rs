@@ -10,10 +10,11 @@ use outlast_core::{
         step::{Record, Step},
     },
     envelope::unit::Unit,
+    journal::payload::Payload,
     state::Name,
     store::{Ask as _, Durability},
     words::{
-        clock::ManualClock,
+        clock::{Entropy as _, ManualClock, SeededEntropy},
         id::{RunNo, Seq},
     },
 };
@@ -83,6 +84,30 @@ fn a_step_that_is_answered_ahead_takes_one_round_trip_in_all() {
     }
 }
 
+/// BEGIN and COMMIT are statements too. A value that may arrive in parts takes a transaction, which the database can end.
+#[test]
+fn a_step_is_one_statement_unless_its_value_is_long_or_a_pooler_may_be_in_between() {
+    for (is_pooled, length, wanted) in [(false, 100, 1), (false, 20_000, 5), (true, 100, 5)] {
+        let (_database, relay, s) = scene();
+        if is_pooled {
+            relay.forgets_settings();
+        }
+        let agent = warm(&s);
+        let noise = SeededEntropy::new(1);
+        let record = |key: &str| {
+            let mut value = vec![0; length];
+            noise.fill(&mut value);
+            Record { value: Payload::encode(&value), ..agent.record(agent.begins(key), "") }
+        };
+        for key in ["one", "two"] {
+            agent.ask(record(key)).unwrap();
+        }
+        let record = record("three");
+        let (passed, _) = asked(&relay, || agent.ask(record).unwrap());
+        assert_eq!((passed.round_trips, passed.statements), (1, wanted), "{is_pooled} {length}");
+    }
+}
+
 /// Nothing is answered on rows that others may have changed long ago.
 #[test]
 fn rows_that_were_seen_more_than_a_tenth_of_a_second_ago_are_read_again() {
@@ -101,16 +126,21 @@ fn rows_that_were_seen_more_than_a_tenth_of_a_second_ago_are_read_again() {
     }
 }
 
-/// Keys of a run that an earlier process began are not all known to this one.
+/// Keys of a run that an earlier process began are read with the second group's commit, and known from then on.
 #[test]
-fn a_step_of_a_run_that_was_begun_elsewhere_takes_two_round_trips_to_open_and_one_to_record() {
+fn a_run_that_was_begun_elsewhere_takes_one_round_trip_a_step_once_its_keys_are_known() {
     let (database, relay, s) = scene();
-    let run = Stage::on(Opened(open_at(&database.url(), true).unwrap())).run("r").create();
-    let agent = s.process("p").claim(run);
-    agent.begins("first");
-    let seq = takes(2, &relay, || agent.begins("step"));
+    let theirs = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let before = theirs.process("before").claim(theirs.run("r").create());
+    let done = before.begins("done");
+    before.ask(before.record(done, "result")).unwrap();
+    before.process.dies();
+    let agent = s.process("p").claim(before.run);
+    takes(2, &relay, || agent.begins("first"));
+    let seq = takes(1, &relay, || agent.begins("second"));
     let record = agent.record(seq, "result");
     takes(1, &relay, || agent.ask(record).unwrap());
+    assert_eq!(agent.ask(agent.step("done")).unwrap(), Step::Done { seq: done });
 }
 
 /// The answer of the database to a group whose rows another process has changed is a refusal, and the group is done anew.
