@@ -14,6 +14,7 @@ pub mod process;
 mod query;
 mod rows;
 pub mod sqlite;
+mod state;
 mod tables;
 
 use std::{sync::Arc, time::Duration};

@@ -1,7 +1,7 @@
 //! Reads of committed rows: the text, the parameters and the row function of each question, once for both databases,
 //! which only bind them ([`Database`]).
 
-mod state;
+pub mod state;
 
 use std::{
     borrow::Cow,

@@ -29,6 +29,7 @@ use super::{
     write::{ONE_ROW, ROW_OF_EACH, Statement, Values},
 };
 use crate::{
+    query::state::forget as forget_state,
     rows::{
         Cell, Dialect,
         Dialect::{Postgres, PostgresRow},
@@ -105,8 +106,8 @@ pub async fn forget(
         let sql = format!("DELETE FROM outlast.{table} WHERE run_no = $1");
         client.execute_typed(&sql, params![run.0]).await?;
     }
-    for sql in state::FORGET {
-        client.execute_typed(sql, params![namespace.as_bytes()]).await?;
+    for sql in forget_state(Postgres) {
+        client.execute_typed(&sql, params![namespace.as_bytes()]).await?;
     }
     let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
     client.execute_typed(sql, params![run.0]).await?;

@@ -7,7 +7,7 @@ use outlast_core::{
     engine,
     state::{
         At, Committed, Item, Listed, Namespace, Position, Progress, ResumePoint, Retention, StepKey,
-        furthest, prefix_end,
+        furthest, prefix_end, rows::Current,
     },
     store::{
         Answer, Error, Question, Which,
@@ -529,6 +529,64 @@ impl Record for Namespace {
             forgotten: row.int()?,
         })
     }
+}
+
+/// A namespace, and the commit up to which its transaction ids may be forgotten (see `Rows::old_ids`), with its time.
+pub type Head = (Namespace, Option<(i64, Micros)>);
+
+impl Record for Head {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Head, R> {
+        let namespace = Namespace::of_row(row)?;
+        Ok((namespace, row.maybe_int()?.zip(row.maybe_int()?.map(Micros))))
+    }
+}
+
+/// Returns the query for the newest version of the key ?3 of the agent ?2 in the namespace ?1, as a decision has it.
+pub fn current(d: Dialect) -> String {
+    let (o, [namespace, agent, key]) = (d.schema(), [("n.name", 1), ("a.name", 2), ("k.key", 3)]);
+    let is = |(column, i): (&str, usize)| d.is_name(column, i);
+    format!(
+        "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
+         FROM {o}namespaces n JOIN {o}agents a ON a.namespace_no = n.no AND {} \
+         JOIN {o}keys k ON k.agent_no = a.no AND {} WHERE {}",
+        is(agent),
+        is(key),
+        is(namespace)
+    )
+}
+
+impl Record for Current {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Current, R> {
+        Ok(Current {
+            version: row.int()?,
+            live: row.bool()?,
+            position: Position(row.int()?),
+            commit: row.int()?,
+            at: Micros(row.int()?),
+            first: Position(row.int()?),
+            oldest: row.int()?,
+            progress: row.maybe_int()?.and_then(Progress::from_code),
+            moved: false,
+            no: row.int()?,
+        })
+    }
+}
+
+/// Returns the statements that delete the namespace ?1. If the store's newest version is in it, that version is kept: its
+/// position would be given again.
+pub fn forget(d: Dialect) -> [String; 5] {
+    let o = d.schema();
+    let own = format!("(SELECT no FROM {o}namespaces WHERE {})", d.is_name("name", 1));
+    [
+        format!(
+            "DELETE FROM {o}items WHERE agent_no IN (SELECT no FROM {o}agents WHERE namespace_no = {own}) \
+             AND position < (SELECT max(position) FROM {o}items)"
+        ),
+        format!("DELETE FROM {o}keys WHERE namespace_no = {own}"),
+        format!("DELETE FROM {o}agents WHERE namespace_no = {own}"),
+        format!("DELETE FROM {o}commits WHERE namespace_no = {own}"),
+        format!("DELETE FROM {o}namespaces WHERE {}", d.is_name("name", 1)),
+    ]
 }
 
 impl Record for Committed {
