@@ -144,8 +144,9 @@ pub struct Memory {
     seen: BTreeMap<Place, Seen>,
     /// Keys of all entries of runs that this process began, or goes on with.
     keys: HashMap<RunNo, Keys>,
-    /// Runs whose keys were learnt once. Each is read once, also where others write to it again and again.
-    learnt: HashSet<RunNo>,
+    /// Runs whose keys were read, and the number of the next entry then. They are read again once there are twice as many,
+    /// also where others write to the run again and again.
+    learnt: HashMap<RunNo, Seq>,
     /// Number of all keys.
     keys_in_all: usize,
     hasher: RandomState,
@@ -191,7 +192,7 @@ impl Memory {
                 && run.next_seq.0 <= MOST_LEARNT
                 && self.rows.runs.contains_key(&run.no)
                 && !self.keys.contains_key(&run.no)
-                && !self.learnt.contains(&run.no)
+                && self.learnt.get(&run.no).is_none_or(|next| run.next_seq.0 > 2 * next.0)
         };
         let mut written = known.runs.values().filter(|row| row.touch == Touch::Update);
         written.find(|row| is_resumed(&row.value)).map(|row| row.value.no)
@@ -201,7 +202,7 @@ impl Memory {
     pub fn learn(&mut self, Learnt { run, next, keys }: Learnt) {
         let hashes = keys.iter().map(|(kind, scope, key)| self.hash(*kind, scope, key));
         let hashes = HashSet::from_iter(hashes);
-        self.learnt.insert(run);
+        self.learnt.insert(run, next);
         self.keys_in_all += hashes.len();
         self.keys.insert(run, Keys { next, hashes });
     }
