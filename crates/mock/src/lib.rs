@@ -40,6 +40,7 @@ mod outage;
 mod plan;
 mod provider;
 mod rate_limit;
+pub mod recorded;
 mod refusal;
 mod request;
 mod response;

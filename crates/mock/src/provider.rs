@@ -335,7 +335,7 @@ fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<O
     Ok(Some(call.clone()))
 }
 
-async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
+pub(super) async fn collect(body: Incoming) -> Result<Bytes, Refusal> {
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge),

@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod crashtest;
 pub mod digest;
 pub mod files;
 pub mod guard;

@@ -1,6 +1,7 @@
 //! The words of the command line that several commands share, and those of the commands whose rooms are elsewhere.
 
 pub mod change;
+pub mod crashtest;
 pub mod files;
 pub mod mcp;
 pub mod run;

@@ -28,6 +28,7 @@ pub const HEADINGS: [(&str, &[&str]); 9] = [
             "migrate",
             "completions",
             "mock",
+            "crashtest",
             "help",
         ],
     ),

@@ -51,7 +51,8 @@ use outlast_server::version;
 use self::prelude::*;
 use crate::{
     agent,
-    cli::{Globals, change, mcp::McpArgs, run, shell},
+    cli::{Globals, change, crashtest::CrashtestArgs, mcp::McpArgs, run, shell},
+    crashtest,
     guard::{self, Rule},
     loops, mcp,
     program::{actor::actor, error::MachineError, server::Over},
@@ -146,6 +147,7 @@ pub enum Command {
     #[command(hide = true)]
     Man(completions::ManArgs),
     Mock(mock::MockArgs),
+    Crashtest(Box<CrashtestArgs>),
 }
 
 /// The words of the command line, without settings.
@@ -380,6 +382,10 @@ impl Command {
             }
             Command::Man(args) => ("man", Free, ThisMachine, bare(args, |a, _, _| completions::man(a))),
             Command::Mock(args) => ("mock", Free, ThisMachine, bare(args, |a, _, _| mock::mock(a.clone()))),
+            // It kills and resumes runs, and its recording is paid.
+            Command::Crashtest(args) => {
+                ("crashtest", Persons, ThisMachine, printed(&**args, crashtest::crashtest))
+            }
         };
         Verb { name, rule, over, work }
     }

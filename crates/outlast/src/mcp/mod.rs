@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Variables that a run's process has, and that MCP clients do not pass to their servers.
-const INHERITED: [&str; 3] = [TOKEN, told::STORE, CONFINED];
+const INHERITED: [&str; 4] = [TOKEN, told::STORE, CONFINED, told::CRASHTEST];
 
 /// Headers whose values are secrets.
 const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];

@@ -110,7 +110,7 @@ impl Context {
             Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
             }
-            opened => Ok(opened?),
+            opened => Ok(self.stopping(opened?)),
         }
     }
 

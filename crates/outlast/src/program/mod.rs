@@ -15,5 +15,6 @@ pub(crate) mod log;
 pub mod run_directory;
 pub(crate) mod say;
 pub mod server;
+pub mod stops;
 pub mod told;
 pub(crate) mod untaken;

@@ -21,22 +21,22 @@ const FLAGS: [(SetBy, &str); 3] = [
         Typing,
         "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as at \
          attempt cd deny digest dir dry-run failed force fork.usd from-snapshot hand-over header header-env help \
-         help-all hide id into key kill-at loop ls.name ls.tag net no-limit older-than open pid reason repair \
+         help-all hide id into key kill-at loop ls.name ls.tag net no-limit older-than only open pid reason repair \
          rerun result resume.all resume.files resume.stay reuse-answers rm.tag set-active set-calls set-loops \
          set-restarts set-tokens set-usd set-wall state-file to until-eof url withdraw",
     ),
     (
         Owner,
         "active admission admit-wait agent all allow-host allow-net anthropic-base-url api-token-file \
-         attempts by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
-         diff divergence drain durability encoding env env-file fail files files-exclude files-ignored \
+         attempts bare by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
+         diff divergence drain durability effects encoding env env-file fail files files-exclude files-ignored \
          files-max first-byte-timeout follow \
-         foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout in-doubt \
-         input intercept keep latency limit lines listen log loops max-body max-iterations max-lives mcp \
-         memory memory-by name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \
+         foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout ignore in-doubt \
+         input intercept junit keep kind latency limit lines listen log loops markdown max max-body max-iterations max-lives mcp \
+         memory memory-by minutes mock name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \
          outage-pause outage-wait output pause-wall plan plan-window policy prices print pty rate-limit raw read-only \
-         reads reasoning record restarts resume-tax run seed server settle-wait since status stdin \
-         stop-at-limit store store-wait tag tier tokens transcript trust unpriced until upstream \
+         reads reasoning record recording restarts resume-tax run seed server settle-wait since status stdin \
+         stdout stop-at-limit store store-wait tag tier tokens transcript trust unpriced until upstream \
          upstream-concurrency upstream-rate upstream-retries usage usd wait wall warm-resume",
     ),
     (Anyone, "color json plain verbose wide"),

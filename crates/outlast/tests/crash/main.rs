@@ -11,6 +11,7 @@ mod bed;
 mod busy_waiting;
 mod cli_agents;
 mod confined_net;
+mod crashtest;
 mod cut_off;
 mod declared_agents;
 mod files;

@@ -1,0 +1,138 @@
+//! A provider whose answers somebody else has: a recording, played back while its client is killed.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpListener,
+    task::{JoinHandle, JoinSet, spawn_blocking},
+};
+
+use super::{provider::collect, request::decode};
+
+/// Answers of a recorded provider. Its calls may block for as long as an answer is to be held back.
+pub trait Tape: Send + Sync + 'static {
+    /// Returns the answer to a request that has come whole.
+    fn answer(&self, request: &Asked) -> Said;
+    /// Is called when half of an answer has left, before the rest does.
+    fn half_sent(&self, call: u32);
+}
+
+/// Request, with its body decoded.
+#[derive(Debug)]
+pub struct Asked {
+    /// Method and path.
+    pub line: String,
+    pub body: Bytes,
+}
+
+/// Answer to a request.
+#[derive(Debug)]
+pub struct Said {
+    /// Number by which `half_sent` names the call; `None`: it is no call, and is sent in one piece.
+    pub call: Option<u32>,
+    pub status: u16,
+    pub media_type: &'static str,
+    pub body: Bytes,
+}
+
+/// Serves the tape until this future is dropped, with all its connections. Errors: the listener's.
+pub async fn serve(listener: TcpListener, tape: Arc<dyn Tape>) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => {
+                let (stream, _) = accepted?;
+                let _ = stream.set_nodelay(true);
+                let tape = tape.clone();
+                let service = service_fn(move |request| respond(request, tape.clone()));
+                connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        }
+    }
+}
+
+async fn respond(
+    request: hyper::Request<Incoming>,
+    tape: Arc<dyn Tape>,
+) -> Result<Response<Halves>, io::Error> {
+    let (head, body) = request.into_parts();
+    let body = collect(body).await.and_then(|body| decode(&head.headers, body)).map_err(io::Error::other)?;
+    let asked = Asked { line: format!("{} {}", head.method, head.uri.path()), body };
+    let teller = tape.clone();
+    let said = spawn_blocking(move || teller.answer(&asked)).await?;
+    let mut response = Response::new(Halves::of(said.body, said.call.map(|call| (call, tape))));
+    *response.status_mut() = StatusCode::from_u16(said.status).unwrap_or_default();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(said.media_type));
+    Ok(response)
+}
+
+/// Body that is sent in two halves, with a word to the tape in between.
+struct Halves {
+    first: Option<Bytes>,
+    rest: Option<Bytes>,
+    between: Between,
+}
+
+/// Point between the halves.
+enum Between {
+    /// The first half is on its way: hyper sends what it has when a body has nothing ready.
+    Sending(u32, Arc<dyn Tape>),
+    Telling(JoinHandle<()>),
+    Over,
+}
+
+impl Halves {
+    /// Divides a stream between two of its events, and any other body in its middle.
+    fn of(mut body: Bytes, call: Option<(u32, Arc<dyn Tape>)>) -> Halves {
+        let Some((call, tape)) = call else {
+            return Halves { first: Some(body), rest: None, between: Between::Over };
+        };
+        let middle = body.len() / 2;
+        let event = memchr::memmem::find(&body[middle..], b"\n\n").map(|at| middle + at + 2);
+        let rest = body.split_off(event.filter(|at| *at < body.len()).unwrap_or(middle));
+        Halves { first: Some(body), rest: Some(rest), between: Between::Sending(call, tape) }
+    }
+}
+
+impl hyper::body::Body for Halves {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        match std::mem::replace(&mut self.between, Between::Over) {
+            Between::Sending(call, tape) => {
+                self.between = Between::Telling(spawn_blocking(move || tape.half_sent(call)));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Between::Telling(mut told) => match Pin::new(&mut told).poll(cx) {
+                Poll::Pending => {
+                    self.between = Between::Telling(told);
+                    Poll::Pending
+                }
+                Poll::Ready(_) => Poll::Ready(self.rest.take().map(|rest| Ok(Frame::data(rest)))),
+            },
+            Between::Over => Poll::Ready(None),
+        }
+    }
+}

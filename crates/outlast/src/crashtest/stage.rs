@@ -1,0 +1,168 @@
+//! Stage of one life after another: where the processes are, the recorded answers that they get, and the death that one of
+//! these boundaries brings.
+//!
+//! Boundaries of calls at the provider are exact, because this process is the provider. All others are exact, because the
+//! process that commits one waits for this one (`program::stops`).
+
+use std::{
+    collections::HashMap,
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use outlast_mock::recorded::{Asked, Said, Tape};
+
+use super::{death::Below, recording::Recording};
+use crate::{
+    cli::crashtest::{Boundary, Death, Kind},
+    program::stops::{Moment, Stop},
+};
+
+/// Stage, shared by the connections of the processes on it.
+pub struct Stage {
+    recording: Recording,
+    below: Below,
+    scene: Mutex<Scene>,
+}
+
+/// What has happened since the last fresh copy.
+#[derive(Debug, Default)]
+pub struct Scene {
+    /// Process at the top of the lives: `outlast run`, or a bare command.
+    pub top: u32,
+    /// Death that is to come; `None` once it has come, and in clean runs.
+    pub due: Option<Death>,
+    pub died: bool,
+    /// Boundaries in their order, each with the name of its step, tool or item.
+    pub passed: Vec<(Boundary, String)>,
+    counts: HashMap<Moment, u32>,
+    /// Number of calls that the provider was asked for.
+    pub bought: u32,
+    /// Number of calls that were open when the death came. Each may be bought again.
+    pub in_flight: u32,
+    /// Number of requests to which each recorded call was the answer.
+    served: HashMap<usize, u32>,
+    /// Whether a life was told that a step or tool call of a dead one is in doubt.
+    pub told: bool,
+    /// Requests that are not in the recording, in words.
+    pub diverged: Vec<String>,
+    /// Error of the death itself.
+    pub failed: Option<io::Error>,
+}
+
+impl Stage {
+    pub fn new(recording: Recording, below: Below) -> Arc<Stage> {
+        Arc::new(Stage { recording, below, scene: Mutex::default() })
+    }
+
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    pub fn scene(&self) -> MutexGuard<'_, Scene> {
+        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens at a socket for processes that stop at boundaries. Each connection has a thread, until its process ends.
+    pub fn listen(self: &Arc<Stage>, socket: &Path) -> io::Result<()> {
+        let listener = UnixListener::bind(socket)?;
+        let stage = self.clone();
+        thread::Builder::new().name("crashtest".into()).spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let stage = stage.clone();
+                thread::spawn(move || stage.hear(stream));
+            }
+        })?;
+        Ok(())
+    }
+
+    fn hear(&self, stream: UnixStream) {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+            if let Ok(stop) = serde_json::from_str::<Stop>(&line) {
+                self.scene().reached(stop.moment, stop.what, &self.below);
+            }
+            // Whoever was killed meanwhile hears no answer.
+            let _ = stream.get_mut().write_all(b"\n");
+            line.clear();
+        }
+    }
+}
+
+impl Scene {
+    /// Returns the scene of a life to which `death` comes.
+    pub fn with(death: Option<Death>) -> Scene {
+        Scene { due: death, ..Scene::default() }
+    }
+
+    /// Returns whether a death has come from which there is a way on.
+    pub fn may_go_on(&self) -> bool {
+        self.died && self.diverged.is_empty()
+    }
+
+    /// Counts a boundary, and brings the death that is due there. Whoever else stands at a boundary waits for it.
+    fn reached(&mut self, moment: Moment, what: String, below: &Below) {
+        let number = self.counts.entry(moment).or_default();
+        *number += 1;
+        let at = Boundary { moment, number: *number };
+        self.told |= moment == Moment::InDoubt;
+        if !self.died {
+            self.passed.push((at, what));
+        }
+        if let Some(death) = self.due.filter(|due| due.at == at) {
+            self.due = None;
+            self.died = true;
+            self.in_flight = self.count(Moment::CallReserved).saturating_sub(self.count(Moment::CallStored));
+            self.failed = below.strike(death.kind, self.top).err();
+        }
+    }
+
+    fn count(&self, moment: Moment) -> u32 {
+        self.counts.get(&moment).copied().unwrap_or_default()
+    }
+}
+
+impl Tape for Stage {
+    fn answer(&self, asked: &Asked) -> Said {
+        let mut scene = self.scene();
+        let refused = |status: u16, why: &str| {
+            Said {
+            call: None,
+            status,
+            media_type: "application/json",
+            body: serde_json::json!({"error": {"message": why, "type": "invalid_request_error", "code": "not_recorded"}})
+                .to_string()
+                .into(),
+        }
+        };
+        if !asked.line.starts_with("POST ") {
+            return refused(404, "a crash test has the recorded calls alone");
+        }
+        scene.bought += 1;
+        let call = scene.bought;
+        scene.reached(Moment::CallLeft, String::new(), &self.below);
+        let found = self.recording.find(&asked.body, |index| scene.served.get(&index).copied().unwrap_or(0));
+        let Some(index) = found else {
+            scene.diverged.push(self.recording.divergence(call, &asked.body));
+            // Whatever comes of an answer that nobody has is no finding.
+            scene.failed = self.below.strike(Kind::Machine, 0).err();
+            return refused(400, "this request is not in the recording of the crash test");
+        };
+        *scene.served.entry(index).or_default() += 1;
+        let recorded = &self.recording.calls[index];
+        Said {
+            call: Some(call),
+            status: 200,
+            media_type: recorded.media_type(),
+            body: recorded.answer.clone().into(),
+        }
+    }
+
+    fn half_sent(&self, _: u32) {
+        self.scene().reached(Moment::CallHalf, String::new(), &self.below);
+    }
+}

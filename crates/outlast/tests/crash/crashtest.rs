@@ -1,0 +1,162 @@
+//! `outlast crashtest`: it finds planted faults by name, and none in a sound agent.
+
+use serde_json::Value;
+
+use crate::bed::{Bed, Done, text};
+
+/// Three questions with what an agent does between them: `work(n, said)`.
+const AGENT: &str = r#"
+import http.client, json, os, random, sys, time, urllib.parse
+
+base = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+
+def ask(question, stream=False):
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "gpt-4o-mini", "max_tokens": 50, "stream": stream,
+            "messages": [{"role": "user", "content": question}]}
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    connection.request("POST", base.path + "/chat/completions", json.dumps(body), headers)
+    answer = connection.getresponse()
+    said = answer.read()
+    assert answer.status == 200, said
+    return said.decode() if stream else json.loads(said)["choices"][0]["message"]["content"]
+
+def write(name, text):
+    with open(name + ".part", "w") as part:
+        part.write(text)
+    os.replace(name + ".part", name)
+
+def done():
+    return int(open("cursor").read()) if os.path.exists("cursor") else 0
+"#;
+
+/// Keeps what it does in files of its own, written whole.
+const SOUND: &str = r#"
+for n in (1, 2, 3):
+    write(f"answer-{n}", ask(f"question {n}", stream=n == 2))
+    print(n, flush=True)
+"#;
+
+/// Appends a line for each answer: its next life appends the same again.
+const APPENDS: &str = r#"
+for n in (1, 2):
+    ask(f"question {n}")
+    with open("invoices", "a") as invoices:
+        invoices.write(f"invoice {n}\n")
+"#;
+
+/// Tells the model what time it is.
+const TELLS_THE_TIME: &str = r#"
+ask(f"it is {time.time_ns()}: what now?")
+"#;
+
+/// Moves its cursor before the work, which a death then leaves undone.
+const LOSES_ITS_PLACE: &str = r#"
+for n in range(done() + 1, 4):
+    write("cursor", str(n))
+    write(f"answer-{n}", ask(f"question {n}"))
+"#;
+
+/// `outlast crashtest FLAGS -- python3 agent.py` against a fake provider of its own.
+fn crashtest(bed: &Bed, agent: &str, flags: &[&str]) -> Done {
+    bed.write("work/agent.py", &format!("{AGENT}{agent}"));
+    let mut command = bed.outlast(&["crashtest"]);
+    command.env("TMPDIR", text(&bed.path("tmp"))).args(flags).args(["--", "python3", "-SE", "agent.py"]);
+    bed.run(command)
+}
+
+fn bed() -> Bed {
+    let bed = Bed::without_mock();
+    std::fs::create_dir(bed.path("tmp")).unwrap();
+    bed
+}
+
+/// Nothing of the test is left in the temporary directory, nor in the one that was tested.
+#[track_caller]
+fn assert_left_alone(bed: &Bed) {
+    assert_eq!(std::fs::read_dir(bed.path("tmp")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(bed.path("work")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_sound_agent_has_no_findings_at_any_boundary_and_kind_of_death() {
+    let bed = bed();
+    let done = crashtest(&bed, SOUND, &["--mock", "--stdout"]).code(0);
+    let done = done.tells(&["48 deaths at 12 boundaries of 3 calls: no findings", "call-stored.3"]);
+    assert!(!done.text.contains("wrong"), "{}", done.text);
+    assert!(!done.text.contains(" - "), "a boundary was not reached: {}", done.text);
+    assert_left_alone(&bed);
+}
+
+#[test]
+fn a_file_that_is_appended_to_twice_is_found_and_one_command_repeats_it() {
+    let bed = bed();
+    let flags = ["--mock", "--kind", "agent", "--kind", "machine", "--bare"];
+    let done = crashtest(&bed, APPENDS, &flags).code(1);
+    done.tells(&[
+        "16 deaths at 8 boundaries of 2 calls: 1 finding",
+        "call-reserved.2:agent and 7 more deaths: invoices has 1 line more than after the clean run: \"invoice 1\"",
+        "make it an outlast.tool",
+        "again: outlast crashtest --only call-reserved.2:agent --mock",
+        "without Outlast: 4 deaths, 4 wrong, 6 calls bought again",
+    ]);
+    let effects = ["--mock", "--only", "call-stored.2:supervisor", "--effects", "invoices", "--ignore", "invoices"];
+    crashtest(&bed, APPENDS, &effects).code(1).tells(&["1 death at", "invoices has 1 line more"]);
+    assert_left_alone(&bed);
+}
+
+#[test]
+fn a_prompt_with_the_time_in_it_is_found_before_anything_is_killed() {
+    let bed = bed();
+    crashtest(&bed, TELLS_THE_TIME, &["--mock"]).code(1).tells(&[
+        "without a death: diverged: request 1 is not in the recording: it has …",
+        "it is ",
+        "a time, a random number or an id stands in the prompt",
+    ]);
+}
+
+#[test]
+fn a_cursor_that_is_moved_too_early_is_found_as_work_that_is_missing() {
+    let bed = bed();
+    let only = ["call-left.2:agent", "call-left.2:tree", "call-left.2:machine"].map(|death| ["--only", death]);
+    let flags: Vec<&str> = ["--mock", "--json"].into_iter().chain(only.into_iter().flatten()).collect();
+    let done = crashtest(&bed, LOSES_ITS_PLACE, &flags).code(1);
+    let json = done.text.lines().skip_while(|line| *line != "{").collect::<Vec<_>>().join("\n");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["sound"], false);
+    for death in report["deaths"].as_array().unwrap() {
+        assert_eq!(death["reached"], true, "{death}");
+        assert_eq!(death["findings"][0]["what"], "answer-2 is missing", "{death}");
+        assert!(death["findings"][0]["why"].as_str().unwrap().contains("took it for done"), "{death}");
+    }
+}
+
+#[test]
+fn a_recording_that_is_kept_needs_no_provider_and_its_report_is_written_for_others() {
+    let bed = bed();
+    let kept = bed.path("agent.rec");
+    let recording = ["--recording", text(&kept), "--kind", "tree"];
+    let mock = Bed::new();
+    bed.write("work/agent.py", &format!("{AGENT}{SOUND}"));
+    let mut command = bed.outlast(&["crashtest"]);
+    command.env("OPENAI_BASE_URL", format!("{}/v1", mock.mock_url())).env("TMPDIR", text(&bed.path("tmp")));
+    command.args(recording).args(["--max", "3", "--", "python3", "-SE", "agent.py"]);
+    bed.run(command).code(0).tells(&["this run is paid for", "3 of 12 deaths, spread evenly (--max)"]);
+    assert_eq!(mock.paid(), 3);
+    drop(mock);
+    let (junit, markdown) = (bed.path("report.xml"), bed.path("report.md"));
+    let reports = ["--junit", text(&junit), "--markdown", text(&markdown), "--max", "2"];
+    crashtest(&bed, SOUND, &[recording.as_slice(), &reports].concat()).code(0);
+    assert!(bed.text("report.xml").contains(r#"tests="3" failures="0" skipped="0""#), "{}", bed.text("report.xml"));
+    assert!(bed.text("report.md").contains("2 deaths at 12 boundaries of 3 calls: no findings"));
+    crashtest(&bed, APPENDS, &recording).code(1).tells(&["diverged: request 2 is not in the recording"]);
+}
+
+#[test]
+fn what_cannot_be_tested_is_said_with_its_own_exit_code() {
+    let bed = bed();
+    crashtest(&bed, "sys.exit(3)", &["--mock"]).code(2).tells(&[" when it was recorded", "hint: "]);
+    crashtest(&bed, SOUND, &["--mock", "--effects", "/tmp/x"]).code(2).tells(&["outside of this directory"]);
+    crashtest(&bed, SOUND, &["--mock", "--only", "call-stored:agent"]).code(2).tells(&["not a death"]);
+    assert_left_alone(&bed);
+}
