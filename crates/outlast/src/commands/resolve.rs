@@ -159,6 +159,11 @@ fn resolve_call(
     Ok(page.line(&format!("{run}  tool call {} ({}) {told}", call.seq, clean(key)))?)
 }
 
+/// Finds the steps and tool calls of a run whose outcome is unknown, and that do not happen again by themselves.
+pub fn all_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+    Ok([steps_in_doubt(store, run)?, calls_in_doubt(store, run)?].concat())
+}
+
 /// Finds at-most-once steps that were begun and whose outcome is unknown.
 fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut newest: BTreeMap<(Arc<str>, String), (Seq, State)> = BTreeMap::new();

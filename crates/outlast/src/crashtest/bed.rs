@@ -31,6 +31,7 @@ use crate::{
         crashtest::{Death, Kind},
         values::Limit,
     },
+    commands::resolve,
     program::{context::Context, error::CliError, exit_code, find, told},
     settings::{keys, store_address::StoreAddress},
 };
@@ -133,9 +134,22 @@ impl Bed {
         if code != i32::from(exit_code::OK) {
             return Err(self.not_testable("recorded", Some(code)));
         }
-        let place = StoreAddress::File(self.store());
-        let store = Context { place, ..self.context.clone() }.open(false, Default::default())?;
+        let store = self.private().open(false, Default::default())?;
         Recording::of_run(store.as_ref(), &find::run(store.as_ref(), RUN)?, names)
+    }
+
+    /// Returns whether a step or tool call of the last lives may have been done, and is not done again by itself.
+    pub fn is_in_doubt(&self) -> Result<bool, CliError> {
+        let context = self.private();
+        let store = context.open(false, Default::default())?;
+        crate::look_after(store.as_ref(), &context);
+        let view = find::run(store.as_ref(), RUN)?;
+        Ok(!resolve::all_in_doubt(store.as_ref(), view.run.no)?.is_empty())
+    }
+
+    /// Returns the context of the private store.
+    fn private(&self) -> Context {
+        Context { place: StoreAddress::File(self.store()), ..self.context.clone() }
     }
 
     /// Lives in a fresh copy until the command has ended: `outlast run`, and `outlast resume` after a death of it. Bare, the

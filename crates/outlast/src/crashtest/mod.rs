@@ -12,7 +12,7 @@ mod report;
 mod stage;
 
 use std::{
-    fs, io,
+    fs,
     net::SocketAddr,
     path::{Component, Path},
     sync::Arc,
@@ -31,10 +31,7 @@ use self::{
     stage::Stage,
 };
 use crate::{
-    cli::{
-        CrashtestArgs,
-        crashtest::{Boundary, Death, Kind},
-    },
+    cli::crashtest::{Boundary, CrashtestArgs, Death, Kind},
     loops::task_context::quote,
     program::{
         context::Context,
@@ -58,7 +55,8 @@ const FIRST: Duration = Duration::from_secs(24 * 60 * 60);
 const SLOWER: u32 = 20;
 
 /// Runs the crash test and prints its report. Returns the exit code: 0 sound, 1 findings, 2 not testable.
-pub fn crashtest(args: &CrashtestArgs, context: &Context) -> Result<u8, CliError> {
+pub fn crashtest(args: &CrashtestArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    MachineError::check()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
     let report = match tested(args, context, &runtime) {
@@ -75,8 +73,7 @@ pub fn crashtest(args: &CrashtestArgs, context: &Context) -> Result<u8, CliError
             fs::write(context.around.directory().join(path), text(&report))?;
         }
     }
-    let mut out = io::stdout().lock();
-    report.print(&mut Page::new(&mut out, context.look))?;
+    report.print(page)?;
     Ok(if report.sound { exit_code::OK } else { exit_code::REFUSED })
 }
 
@@ -267,8 +264,9 @@ impl Test<'_> {
         let place = row.map_or_else(|| place(death.at, ""), |row| row.place.clone());
         let mut differences = self.differences(&end)?;
         let mut findings = Vec::new();
+        let told = (end.code != Some(0) || !diverged.is_empty()) && self.bed.is_in_doubt()?;
         // A life that was told may stop, or say something else. It may do nothing twice.
-        if scene.told {
+        if told {
             differences.retain(|one| one.sort == Sort::More);
         } else if diverged.is_empty() {
             findings.extend(self.exit(&end));
@@ -285,7 +283,7 @@ impl Test<'_> {
         let allowed =
             if matches!(death.kind, Kind::Supervisor | Kind::Machine) { scene.in_flight } else { 0 };
         let bought_again = scene.bought.saturating_sub(self.clean.bought + allowed);
-        if bought_again > 0 && !scene.told {
+        if bought_again > 0 && !told {
             findings.push(Finding {
                 fault: "bought".into(),
                 what: format!("{} bought again", some(i64::from(bought_again), "call")),
@@ -297,7 +295,7 @@ impl Test<'_> {
             at: death.at,
             kind: death.kind,
             reached: scene.died,
-            told: scene.told,
+            told,
             bought_again,
             findings,
         })
@@ -430,7 +428,6 @@ fn place(at: Boundary, what: &str) -> String {
         Moment::CheckpointSaved => format!("after checkpoint {what} is saved"),
         Moment::IterationBegun => format!("before iteration {n}"),
         Moment::IterationJudged => format!("after iteration {n}"),
-        Moment::InDoubt => format!("as {what} is told to be in doubt"),
     }
 }
 

@@ -45,8 +45,6 @@ pub struct Scene {
     pub in_flight: u32,
     /// Number of requests to which each recorded call was the answer.
     served: HashMap<usize, u32>,
-    /// Whether a life was told that a step or tool call of a dead one is in doubt.
-    pub told: bool,
     /// Requests that are not in the recording, in words.
     pub diverged: Vec<String>,
     /// Error of the death itself.
@@ -109,7 +107,6 @@ impl Scene {
         let number = self.counts.entry(moment).or_default();
         *number += 1;
         let at = Boundary { moment, number: *number };
-        self.told |= moment == Moment::InDoubt;
         if !self.died {
             self.passed.push((at, what));
         }

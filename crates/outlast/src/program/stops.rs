@@ -58,8 +58,6 @@ named! {
         CheckpointSaved "checkpoint-saved",
         IterationBegun "iteration-begun",
         IterationJudged "iteration-judged",
-        /// A process is told that a step or a tool call of a dead one may have been done. It is not done again by itself.
-        InDoubt "in-doubt",
     }
 }
 
@@ -155,8 +153,6 @@ impl Stops {
                 opened(opening.seq, true, name.clone());
                 (Moment::ToolReserved, name)
             }
-            (Act::Step(name), Outcome::Begun(Step::InDoubt { .. }))
-            | (Act::Tool(name), Outcome::ToolReserved(Reserved::InDoubt { .. })) => (Moment::InDoubt, name),
             (Act::Sent(seq), Outcome::ToolSent(_)) => (Moment::ToolSent, name_of(seq).1),
             (Act::Recorded(seq), Outcome::Recorded(_)) => match name_of(seq) {
                 (true, name) => (Moment::ToolRecorded, name),
