@@ -67,15 +67,23 @@ pub struct End {
 }
 
 impl Bed {
-    /// Makes the directory, and copies the working directory into it.
+    /// Makes the directory, and copies the working directory into it. Errors: the working directory is the home, or has the
+    /// private one in it.
     pub fn make(context: &Context, command: &[String], below: Below) -> Result<Bed, CliError> {
         let mut random = [0; 8];
         context.entropy.fill(&mut random);
         let name = format!("outlast-crashtest-{:016x}", u64::from_le_bytes(random));
-        let root = std::env::temp_dir().join(name);
+        let (root, here) = (std::env::temp_dir().join(name), context.around.directory());
+        if root.starts_with(here) || context.around.home().is_some_and(|home| home == here) {
+            let message = format!("{} is too much to be copied for a crash test", here.display());
+            return Err(CliError::usage(
+                message,
+                Some("type it in the directory of your agent, or set TMPDIR elsewhere"),
+            ));
+        }
         DirBuilder::new().mode(0o700).create(&root)?;
         let bed = Bed { root, below, context: context.clone(), command: command.to_vec() };
-        copy::mirror(context.around.directory(), &bed.path("origin"))?;
+        copy::mirror(here, &bed.path("origin"))?;
         Ok(bed)
     }
 
@@ -200,7 +208,15 @@ impl Bed {
             false => {
                 let mut command = self.outlast("run", Some(provider))?;
                 command.env(told::CRASHTEST, self.socket());
-                command.args(["--run", RUN, "--usd=none", "--record=all", RESTARTS, "--env", told::CRASHTEST]);
+                command.args([
+                    "--run",
+                    RUN,
+                    "--usd=none",
+                    "--record=all",
+                    RESTARTS,
+                    "--env",
+                    told::CRASHTEST,
+                ]);
                 command.arg("--").args(&self.command);
                 command
             }

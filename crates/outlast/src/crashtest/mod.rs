@@ -291,14 +291,7 @@ impl Test<'_> {
                     .into(),
             });
         }
-        Ok(Tried {
-            at: death.at,
-            kind: death.kind,
-            reached: scene.died,
-            told,
-            bought_again,
-            findings,
-        })
+        Ok(Tried { at: death.at, kind: death.kind, reached: scene.died, told, bought_again, findings })
     }
 
     /// Returns what is wrong with the exit of the last life, if anything is.

@@ -100,7 +100,8 @@ fn a_file_that_is_appended_to_twice_is_found_and_one_command_repeats_it() {
         "again: outlast crashtest --only call-reserved.2:agent --mock",
         "without Outlast: 4 deaths, 4 wrong, 6 calls bought again",
     ]);
-    let effects = ["--mock", "--only", "call-stored.2:supervisor", "--effects", "invoices", "--ignore", "invoices"];
+    let effects =
+        ["--mock", "--only", "call-stored.2:supervisor", "--effects", "invoices", "--ignore", "invoices"];
     crashtest(&bed, APPENDS, &effects).code(1).tells(&["1 death at", "invoices has 1 line more"]);
     assert_left_alone(&bed);
 }
@@ -118,7 +119,8 @@ fn a_prompt_with_the_time_in_it_is_found_before_anything_is_killed() {
 #[test]
 fn a_cursor_that_is_moved_too_early_is_found_as_work_that_is_missing() {
     let bed = bed();
-    let only = ["call-left.2:agent", "call-left.2:tree", "call-left.2:machine"].map(|death| ["--only", death]);
+    let only =
+        ["call-left.2:agent", "call-left.2:tree", "call-left.2:machine"].map(|death| ["--only", death]);
     let flags: Vec<&str> = ["--mock", "--json"].into_iter().chain(only.into_iter().flatten()).collect();
     let done = crashtest(&bed, LOSES_ITS_PLACE, &flags).code(1);
     let json = done.text.lines().skip_while(|line| *line != "{").collect::<Vec<_>>().join("\n");
@@ -147,7 +149,11 @@ fn a_recording_that_is_kept_needs_no_provider_and_its_report_is_written_for_othe
     let (junit, markdown) = (bed.path("report.xml"), bed.path("report.md"));
     let reports = ["--junit", text(&junit), "--markdown", text(&markdown), "--max", "2"];
     crashtest(&bed, SOUND, &[recording.as_slice(), &reports].concat()).code(0);
-    assert!(bed.text("report.xml").contains(r#"tests="3" failures="0" skipped="0""#), "{}", bed.text("report.xml"));
+    assert!(
+        bed.text("report.xml").contains(r#"tests="3" failures="0" skipped="0""#),
+        "{}",
+        bed.text("report.xml")
+    );
     assert!(bed.text("report.md").contains("2 deaths at 12 boundaries of 3 calls: no findings"));
     crashtest(&bed, APPENDS, &recording).code(1).tells(&["diverged: request 2 is not in the recording"]);
 }
@@ -156,6 +162,9 @@ fn a_recording_that_is_kept_needs_no_provider_and_its_report_is_written_for_othe
 fn what_cannot_be_tested_is_said_with_its_own_exit_code() {
     let bed = bed();
     crashtest(&bed, "sys.exit(3)", &["--mock"]).code(2).tells(&[" when it was recorded", "hint: "]);
+    let mut command = bed.outlast(&["crashtest", "--mock", "--", "true"]);
+    command.env("TMPDIR", text(&bed.path("work")));
+    bed.run(command).code(2).tells(&["too much to be copied", "set TMPDIR elsewhere"]);
     crashtest(&bed, SOUND, &["--mock", "--effects", "/tmp/x"]).code(2).tells(&["outside of this directory"]);
     crashtest(&bed, SOUND, &["--mock", "--only", "call-stored:agent"]).code(2).tells(&["not a death"]);
     assert_left_alone(&bed);
