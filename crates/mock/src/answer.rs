@@ -4,11 +4,11 @@ use outlast_core::words::usage::Usage;
 
 use super::{
     cache::Cached,
-    manner::Manner,
+    options::FixedUsage,
     options::Options,
     request::{Dialect, Request},
+    route::Manner,
     script::{Script, ToolCall},
-    value::FixedUsage,
 };
 
 /// Longest word, in bytes, that is one token; a longer one is several tokens.

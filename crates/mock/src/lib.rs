@@ -33,13 +33,11 @@ mod embeddings;
 mod gemini;
 mod kept;
 mod log;
-mod manner;
 mod openai;
 mod options;
 mod outage;
 mod plan;
 mod provider;
-mod rate_limit;
 pub mod recorded;
 mod refusal;
 mod request;
@@ -49,7 +47,6 @@ mod route;
 pub mod script;
 #[cfg(test)]
 mod tests;
-mod value;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -63,12 +60,12 @@ use tokio::{
 
 use self::provider::Provider;
 pub use self::{
+    options::RateLimit,
+    options::{BadOption, FixedUsage},
     options::{Encoding, Failure, Options},
     outage::Outages,
     plan::Window,
     provider::Received,
-    rate_limit::RateLimit,
-    value::{BadOption, FixedUsage},
 };
 
 /// Serves requests until `shutdown` resolves, then drops every connection, answered or not.

@@ -3,13 +3,9 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use http::StatusCode;
+use tokio::time::Instant;
 
-use super::{
-    outage::Outages,
-    plan::Window,
-    rate_limit::RateLimit,
-    value::{BadOption, FixedUsage, error_status},
-};
+use crate::{outage::Outages, plan::Window};
 
 /// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +94,105 @@ fn mix(seed: u64, count: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Rate limit of all calls together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    per_s: f64,
+    most: f64,
+}
+
+impl FromStr for RateLimit {
+    type Err = BadOption;
+    fn from_str(text: &str) -> Result<RateLimit, BadOption> {
+        let read = || {
+            let (per_s, most) = text.split_once("/s,")?;
+            let (per_s, most) = (per_s.trim().parse().ok()?, most.trim().parse().ok()?);
+            let is_one = |number: f64, least: f64| number.is_finite() && number >= least;
+            (is_one(per_s, 0.001) && is_one(most, 1.0)).then_some(RateLimit { per_s, most })
+        };
+        read().ok_or_else(|| BadOption::new("calls a second and the most at once, such as 20/s,40", text))
+    }
+}
+
+/// Bucket with the calls that are left of a rate limit.
+pub(super) struct Bucket {
+    limit: RateLimit,
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// Makes a full bucket.
+    pub fn full(limit: RateLimit) -> Bucket {
+        Bucket { limit, left: limit.most, at: Instant::now() }
+    }
+
+    /// Takes a call out of the bucket. The error is the time until there is one.
+    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        let filled = self.limit.per_s * (now - self.at).as_secs_f64();
+        (self.left, self.at) = ((self.left + filled).min(self.limit.most), now);
+        if self.left < 1.0 {
+            return Err(Duration::from_secs_f64((1.0 - self.left) / self.limit.per_s));
+        }
+        self.left -= 1.0;
+        Ok(())
+    }
+}
+
+/// Error for an option's text that cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not {wanted}: {text:?}")]
+pub struct BadOption {
+    pub wanted: &'static str,
+    pub text: String,
+}
+
+impl BadOption {
+    pub(super) fn new(wanted: &'static str, text: &str) -> Self {
+        Self { wanted, text: text.into() }
+    }
+}
+
+/// Fixed usage of every call, as `INPUT,OUTPUT`.
+///
+/// The input includes cached tokens. The output, reasoning included, is that of one choice, and stays within
+/// the request's own cap, as a provider's does; only a request's `mock: usage` line bills past it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedUsage {
+    pub input: u64,
+    pub output: u64,
+}
+
+impl FromStr for FixedUsage {
+    type Err = BadOption;
+    fn from_str(text: &str) -> Result<Self, BadOption> {
+        let pair = || {
+            let (input, output) = text.split_once(',')?;
+            Some(Self { input: input.trim().parse().ok()?, output: output.trim().parse().ok()? })
+        };
+        pair().ok_or_else(|| BadOption::new("INPUT,OUTPUT in tokens, such as 1000,500", text))
+    }
+}
+
+/// Parses the HTTP status of a refusal; `None` for a text that is not 400 to 599.
+pub(super) fn error_status(text: &str) -> Option<StatusCode> {
+    let status = StatusCode::from_bytes(text.trim().as_bytes()).ok()?;
+    (status.is_client_error() || status.is_server_error()).then_some(status)
+}
+
+/// Parses a duration such as `300ms`, `2s` or `0`.
+pub fn duration(text: &str) -> Result<Duration, BadOption> {
+    let parse = |number: &str| number.trim().parse().ok();
+    let found = match text.strip_suffix("ms") {
+        Some(number) => parse(number).map(Duration::from_millis),
+        None => match text.strip_suffix('s') {
+            Some(number) => parse(number).map(Duration::from_secs),
+            None => (text == "0").then_some(Duration::ZERO),
+        },
+    };
+    found.ok_or_else(|| BadOption::new("a time, such as 300ms or 2s", text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +223,53 @@ mod tests {
         assert!((1850..2150).contains(&count(500)), "{}", count(500));
         assert_eq!(drawn(&options), drawn(&options));
         assert_ne!(drawn(&options), drawn(&Options { seed: 8, ..options.clone() }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_what_it_holds_and_then_what_flows_into_it() {
+        let mut bucket = Bucket::full("4/s,2".parse().unwrap());
+        let began = bucket.at;
+        let mut after = |ms| bucket.take(began + Duration::from_millis(ms));
+        assert_eq!([after(0), after(0), after(0)], [Ok(()), Ok(()), Err(Duration::from_millis(250))]);
+        assert_eq!((after(125), after(250)), (Err(Duration::from_millis(125)), Ok(())));
+        assert_eq!(
+            [after(9_000), after(9_000), after(9_000)],
+            [Ok(()), Ok(()), Err(Duration::from_millis(250))]
+        );
+    }
+
+    #[test]
+    fn a_text_that_is_no_rate_limit_is_refused() {
+        for text in ["", "20", "20/s", "0/s,1", "20/s,0", "inf/s,1", "-1/s,4", "1/s,nan"] {
+            assert!(text.parse::<RateLimit>().is_err(), "{text}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_from_their_text() {
+        assert_eq!("1000,500".parse(), Ok(FixedUsage { input: 1000, output: 500 }));
+        assert_eq!(duration("300ms"), Ok(Duration::from_millis(300)));
+        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_a_value_does_not_mean_is_refused() {
+        for text in ["", "1000", "1000,", "-1,2", "1,2,3"] {
+            assert!(text.parse::<FixedUsage>().is_err(), "{text}");
+        }
+        for text in ["", "3", "3m", "-1s", "ms"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
     }
 }

@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use crate::{
+    options::{BadOption, error_status},
     refusal::Refusal,
-    value::{BadOption, error_status},
 };
 
 /// Phases of a provider's health, in order. After the last phase the provider is healthy.

@@ -17,7 +17,7 @@ use outlast_core::{
 };
 use serde::Serialize;
 
-use super::{request::Dialect, value::BadOption};
+use super::{options::BadOption, request::Dialect};
 
 /// A window, as an option describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Routes of the fake provider: a request's API, purpose and credential, read from its head.
 
-use http::{HeaderValue, Method, request::Parts};
+use http::{HeaderValue, Method, Uri, request::Parts, uri::PathAndQuery};
 
-use super::{gemini, manner::Manner, refusal::Refusal, request::Dialect};
+use crate::{gemini, refusal::Refusal, request::Dialect};
 
 /// Purpose of a request.
 #[derive(Clone, Copy)]
@@ -85,4 +85,36 @@ pub(super) fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> 
     };
     let found = found.map(str::trim).filter(|credential| !credential.is_empty());
     found.ok_or(Refusal::NoCredential { wanted })
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// The behaviour of the real providers.
+    #[default]
+    Own,
+    Azure,
+    OpenRouter,
+    Ollama,
+}
+
+impl Manner {
+    /// Removes the path before `/v1/` from `uri`, and returns the manner that this path names; `Own` if it names none.
+    pub fn take(uri: &mut Uri) -> Manner {
+        let found = [("/openai", Manner::Azure), ("/api", Manner::OpenRouter), ("/ollama", Manner::Ollama)];
+        let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        for (prefix, manner) in found {
+            if let Some(rest) = target.strip_prefix(prefix).filter(|rest| rest.starts_with("/v1/"))
+                && let Ok(rest) = rest.parse()
+            {
+                *uri = rest;
+                return manner;
+            }
+        }
+        Manner::Own
+    }
+
+    /// Returns the cost that OpenRouter reports for `tokens`, in USD; `None` for any other server.
+    pub fn cost(self, tokens: u64) -> Option<f64> {
+        (self == Manner::OpenRouter).then(|| tokens as f64 / 1e6)
+    }
 }

@@ -23,7 +23,7 @@ use std::{borrow::Cow, time::Duration};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::value::{self, FixedUsage};
+use super::options::{self, FixedUsage};
 
 /// Largest number of tokens that a script may ask for: an answer is held in memory as a whole.
 const MAX_TOKENS: usize = 100_000;
@@ -115,13 +115,15 @@ impl Script {
             }
             "search" => self.searches = rest.parse().map_err(|_| "search N")?,
             "usage" => self.usage = Some(rest.parse().map_err(|_| "usage INPUT,OUTPUT")?),
-            "latency" => self.latency = Some(value::duration(rest).map_err(|_| "latency 300ms")?),
+            "latency" => self.latency = Some(options::duration(rest).map_err(|_| "latency 300ms")?),
             "status" => self.fault = Some(status(rest).ok_or("status CODE [TIMES], CODE 400 to 599")?),
             "limit" => self.fault = Some(limit(rest).ok_or("limit TIME [TIMES], such as limit 5h")?),
             "truncate" => self.fault = Some(Fault::Truncate),
             "garbage" => self.fault = Some(Fault::Garbage),
             "hang" => self.fault = Some(Fault::Hang),
-            "linger" => self.fault = Some(Fault::Linger(value::duration(rest).map_err(|_| "linger 300ms")?)),
+            "linger" => {
+                self.fault = Some(Fault::Linger(options::duration(rest).map_err(|_| "linger 300ms")?))
+            }
             "silent" => self.fault = Some(Fault::Silent),
             _ => {
                 return Err(
@@ -154,7 +156,7 @@ fn status(rest: &str) -> Option<Fault> {
         Some((code, times)) => (code, Some(times.trim().parse().ok()?)),
         None => (rest, None),
     };
-    Some(Fault::Status(value::error_status(code)?, times))
+    Some(Fault::Status(options::error_status(code)?, times))
 }
 
 fn limit(rest: &str) -> Option<Fault> {

@@ -33,7 +33,15 @@ impl EntrySearch {
 
 /// Returns the entries of a run, oldest first, a chunk of them in memory.
 pub fn each(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<Entry, store::Error>> {
-    let mut after = Seq(0);
+    each_after(store, run, Seq(0))
+}
+
+/// Returns the entries of a run after `after`, oldest first, a chunk of them in memory.
+pub fn each_after(
+    store: &dyn Store,
+    run: RunNo,
+    mut after: Seq,
+) -> impl Iterator<Item = Result<Entry, store::Error>> {
     rows(move || {
         let chunk = store.entries(run, after, PAGE.chunk)?;
         after = chunk.last().map_or(after, |e| e.seq);

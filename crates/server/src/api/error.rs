@@ -77,42 +77,38 @@ impl Error {
         state::Error::BadRequest(text.into()).into()
     }
 
-    /// Returns the HTTP status and the stable code, the same in HTTP, gRPC and Python.
-    fn fact(&self) -> (u16, &str) {
-        match self {
-            Error::State(e) => (e.class().http(), e.code()),
-            Error::Refusal(e) => (e.status(), e.code()),
-            Error::Halted { refusal } => (402, &refusal.code),
-            Error::Cancelled { .. } => (402, "cancelled"),
-            Error::UnknownSession => (Class::NotFound.http(), "unknown_session"),
-            Error::StopRequested { .. } => (Class::Forbidden.http(), "stop_requested"),
-            Error::RunCompleted { .. } => (Class::Forbidden.http(), "run_completed"),
-            Error::BudgetChanged { .. } => (Class::Conflict.http(), "budget_changed"),
-            Error::NoCheckpoint { .. } => (Class::NotFound.http(), "no_checkpoint"),
-            Error::NoMemory { .. } => (Class::NotFound.http(), "no_memory_file"),
-            Error::NoPendingApproval { .. } => (Class::Conflict.http(), "no_pending_approval"),
-            Error::AmbiguousApproval { .. } => (Class::Conflict.http(), "ambiguous_approval"),
-        }
-    }
-
-    /// Returns the hint: what the caller can do about the error; `None` if there is none.
-    fn hint(&self) -> Option<String> {
-        match self {
-            Error::State(e) => e.hint(),
-            Error::Halted { refusal } => refusal.callers_hint(),
-            Error::Cancelled { .. } => Some("create another run".into()),
-            Error::UnknownSession => Some("open the run again: it goes on where it was".into()),
-            Error::StopRequested { .. } => Some("open it again to go on".into()),
-            Error::RunCompleted { .. } => Some("open a run with another id, to do more".into()),
-            Error::BudgetChanged { .. } => Some(
-                "a run keeps its limits: ask for those that it has, or let a person change them with `outlast budget`".into(),
+    /// Returns the HTTP status, the stable code, the same in HTTP, gRPC and Python, and the hint: what the caller can do
+    /// about the error; `None` if there is none.
+    fn facts(&self) -> (u16, &str, Option<String>) {
+        let (class, code, hint) = match self {
+            Error::State(e) => return (e.class().http(), e.code(), e.hint()),
+            Error::Refusal(e) => return (e.status(), e.code(), None),
+            Error::Halted { refusal } => return (402, &refusal.code, refusal.callers_hint()),
+            Error::Cancelled { .. } => return (402, "cancelled", Some("create another run".into())),
+            Error::UnknownSession => {
+                (Class::NotFound, "unknown_session", Some("open the run again: it goes on where it was"))
+            }
+            Error::StopRequested { .. } => {
+                (Class::Forbidden, "stop_requested", Some("open it again to go on"))
+            }
+            Error::RunCompleted { .. } => {
+                (Class::Forbidden, "run_completed", Some("open a run with another id, to do more"))
+            }
+            Error::BudgetChanged { .. } => (
+                Class::Conflict,
+                "budget_changed",
+                Some(
+                    "a run keeps its limits: ask for those that it has, or let a person change them with `outlast budget`",
+                ),
             ),
-            Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),
-            Error::Refusal(_)
-            | Error::NoCheckpoint { .. }
-            | Error::NoMemory { .. }
-            | Error::NoPendingApproval { .. } => None,
-        }
+            Error::NoCheckpoint { .. } => (Class::NotFound, "no_checkpoint", None),
+            Error::NoMemory { .. } => (Class::NotFound, "no_memory_file", None),
+            Error::NoPendingApproval { .. } => (Class::Conflict, "no_pending_approval", None),
+            Error::AmbiguousApproval { .. } => {
+                (Class::Conflict, "ambiguous_approval", Some("say which with approvalId"))
+            }
+        };
+        (class.http(), code, hint.map(str::to_owned))
     }
 
     /// Translates an error of work in a run into RiskKernel's terms: if the run is halted or cancelled, the status is
@@ -140,8 +136,7 @@ impl Error {
             host.metrics.refused(refusal.code());
             return refusal.response(sdk);
         }
-        let (status, code) = self.fact();
-        let hint = self.hint();
+        let (status, code, hint) = self.facts();
         let message = match &hint {
             Some(hint) => format!("{self} ({hint})"),
             None => self.to_string(),

@@ -12,11 +12,12 @@ use crate::{
     state::Error as StateError,
     wire::{
         access::NotLetIn,
-        who::{self, Shown},
+        shown::{self, Shown},
+        who,
     },
 };
 
-/// Who may use a route. What is told of a caller that may not is an error of `who::api`, unless something else stands
+/// Who may use a route. What is told of a caller that may not is an error of `shown::api`, unless something else stands
 /// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
@@ -85,7 +86,7 @@ impl Caller {
 /// Returns the caller of a request, if it may use a route for `who`.
 pub(super) async fn let_in(host: &Host, parts: &Parts, who: Who) -> Result<Caller, Error> {
     let access = &host.config.access;
-    let api = || who::api(access, &parts.headers).map(Caller::Api);
+    let api = || shown::api(access, &parts.headers).map(Caller::Api);
     let is_run = || who::bears_token(&parts.uri, &parts.headers);
     let no_run = || if is_run()? { Err(Error::from(StateError::NoRunDecides)) } else { Ok(()) };
     match who {

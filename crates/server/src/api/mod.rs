@@ -9,8 +9,6 @@ pub mod approvals;
 mod error;
 mod fleet;
 mod gate;
-mod metrics;
-mod named_budgets;
 mod probes;
 mod query;
 pub mod read;
@@ -35,7 +33,7 @@ use crate::{
     dialect::Upstream,
     proxy::host::Host,
     state::StateDesk,
-    wire::{body::AnswerBody, incoming, refuse::Refusal, who},
+    wire::{body::AnswerBody, incoming, refuse::Refusal, target},
 };
 
 /// Our own routes over one store. Cheap to clone.
@@ -80,7 +78,7 @@ impl Api {
         let caller = gate::let_in(host, parts, found.who()).await?;
         let (route, open) = found.route.map_err(|missing| missing.error(parts))?;
         let path = open.into_iter().map(query::decode).collect::<Result<_, _>>()?;
-        let query = Query::parse(&who::query(&parts.uri), route.query, found.face.is_lenient)?;
+        let query = Query::parse(&target::query(&parts.uri), route.query, found.face.is_lenient)?;
         let body = match parts.method {
             Method::GET => Bytes::new(),
             _ => incoming::whole(body, host.config.max_body).await?,

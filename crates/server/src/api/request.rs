@@ -17,7 +17,7 @@ use crate::{
     state::{Error, Writer},
     wire::{
         body::{AnswerBody, JSON, unkept},
-        who::Shown,
+        shown::Shown,
     },
 };
 

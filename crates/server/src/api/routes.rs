@@ -12,13 +12,13 @@ use super::{
     error::{Error, Shape},
     fleet,
     gate::Who,
-    named_budgets, probes, read,
+    probes, read,
     request::{Answered, ApiRequest},
     riskkernel, rows, session, state,
 };
 use crate::{
     state::Error as StateError,
-    wire::{refuse::Refusal, who},
+    wire::{refuse::Refusal, target},
 };
 
 type Answering = Pin<Box<dyn Future<Output = Answered<Error>> + Send>>;
@@ -62,6 +62,16 @@ macro_rules! routes {
     };
 }
 
+/// Face of our own clients, with the strictest of all rules.
+const OURS: Face = Face {
+    routes: &[],
+    shape: Shape::Ours,
+    roots: &[],
+    who: Who::OwnRun,
+    is_lenient: false,
+    is_served_to_the_end: false,
+};
+
 pub static PROBES: Face = Face {
     routes: routes! {
         GET "/livez"   Anybody [] probes::livez;
@@ -69,10 +79,10 @@ pub static PROBES: Face = Face {
         GET "/metrics" Api     [] probes::metrics;
     },
     shape: Shape::Sdk,
-    roots: &[],
     who: Who::Anybody,
     is_lenient: true,
     is_served_to_the_end: true,
+    ..OURS
 };
 
 pub static READ: Face = Face {
@@ -80,23 +90,20 @@ pub static READ: Face = Face {
         GET "/v1/runs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(false);
         GET "/v1/jobs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(true);
         GET "/v1/runs/{id}/summary" OwnRun [] read::runs::summary;
-        GET "/v1/runs/{id}/attempts" OwnRun ["died"] read::attempts::list;
-        GET "/v1/runs/{id}/iterations" OwnRun [] read::attempts::iterations;
+        GET "/v1/runs/{id}/attempts" OwnRun ["died"] read::runs::attempts;
+        GET "/v1/runs/{id}/iterations" OwnRun [] read::runs::iterations;
         GET "/v1/runs/{id}/entries" OwnRun ["kind" "state" "attempt" "key" "after" "limit" "gist"] read::entries::list;
         GET "/v1/runs/{id}/entries/{seq}" OwnRun [] read::entries::one;
         GET "/v1/runs/{id}/entries/{seq}/raw" OwnRun ["side"] read::entries::raw;
         GET "/v1/runs/{id}/entries/{seq}/stream" OwnRun ["from"] read::stream::stream;
-        GET "/v1/runs/{id}/resume_tax" OwnRun [] read::resume_tax::of_run;
-        GET "/v1/runs/{id}/items" OwnRun ["standing" "after" "limit" "values"] read::jobs::items;
+        GET "/v1/runs/{id}/resume_tax" OwnRun [] read::runs::resume_tax;
+        GET "/v1/runs/{id}/items" OwnRun ["standing" "after" "limit" "values"] read::runs::items;
         GET "/v1/events" OwnRun ["run" "kind" "after" "limit" "progress"] read::events::events;
         GET "/v1/rows/store" OwnRun [] rows::about;
         POST "/v1/rows/store" OwnRun [] rows::post;
     },
-    shape: Shape::Ours,
-    roots: &[],
-    who: Who::OwnRun,
-    is_lenient: false,
     is_served_to_the_end: true,
+    ..OURS
 };
 
 pub static FLEET: Face = Face {
@@ -106,10 +113,9 @@ pub static FLEET: Face = Face {
         GET "/v1/spend" Api ["by" "since" "until"] fleet::spend;
     },
     shape: Shape::Sdk,
-    roots: &[],
     who: Who::Api,
-    is_lenient: false,
     is_served_to_the_end: true,
+    ..OURS
 };
 
 pub static ACTS: Face = Face {
@@ -119,15 +125,13 @@ pub static ACTS: Face = Face {
         POST "/v1/runs/{id}/budget" Person [] acts::on_run(acts::budget);
         POST "/v1/runs/{id}/retry" Person [] acts::on_run(acts::retry);
         POST "/v1/runs/{id}/fork" Person [] acts::on_run(acts::fork);
-        POST "/v1/budgets/{name}/set" Person [] acts::on_budget(named_budgets::set);
-        POST "/v1/budgets/{name}/raise" Person [] acts::on_budget(named_budgets::raise);
-        POST "/v1/budgets/{name}/remove" Person [] acts::on_budget(named_budgets::remove);
+        POST "/v1/budgets/{name}/set" Person [] acts::on_budget(fleet::set_budget);
+        POST "/v1/budgets/{name}/raise" Person [] acts::on_budget(fleet::raise_budget);
+        POST "/v1/budgets/{name}/remove" Person [] acts::on_budget(fleet::remove_budget);
     },
-    shape: Shape::Ours,
-    roots: &[],
     who: Who::Person,
     is_lenient: true,
-    is_served_to_the_end: false,
+    ..OURS
 };
 
 pub static APPROVALS: Face = Face {
@@ -141,10 +145,7 @@ pub static APPROVALS: Face = Face {
         GET  "/v1/policies/{name}" OwnRun [] approvals::policies::get;
     },
     shape: Shape::Both,
-    roots: &[],
-    who: Who::OwnRun,
-    is_lenient: false,
-    is_served_to_the_end: false,
+    ..OURS
 };
 
 pub static SESSIONS: Face = Face {
@@ -152,42 +153,38 @@ pub static SESSIONS: Face = Face {
         POST "/v1/run_sessions" OwnRun [] session::open;
         POST "/v1/run_sessions/{session}" OwnRun [] session::act;
     },
-    shape: Shape::Ours,
     roots: &["/v1/run_sessions"],
-    who: Who::OwnRun,
-    is_lenient: false,
     // What a session has open is recorded to the end.
     is_served_to_the_end: true,
+    ..OURS
 };
 
 pub static STATE: Face = Face {
     routes: routes! {
-        GET    "/v1/state/{namespace}/{agent}/{key}" Writer ["version" "commit" "time"] state::item::get;
-        PUT    "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::item::put;
-        DELETE "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::item::delete;
-        GET    "/v1/state/{namespace}/{agent}/{key}/history" Writer ["after" "limit"] state::item::history;
+        GET    "/v1/state/{namespace}/{agent}/{key}" Writer ["version" "commit" "time"] state::get;
+        PUT    "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::put;
+        DELETE "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::delete;
+        GET    "/v1/state/{namespace}/{agent}/{key}/history" Writer ["after" "limit"] state::history;
         GET    "/v1/state/keys" Writer [
             "namespace" "agent" "prefix" "commit" "time" "cursor" "limit"
-        ] state::list::keys;
+        ] state::keys;
         GET    "/v1/state/scan" Writer [
             "namespace" "agent" "prefix" "commit" "time" "cursor" "limit"
-        ] state::list::scan;
-        GET    "/v1/state/namespaces" Writer ["after" "limit"] state::list::namespaces;
-        GET    "/v1/state/agents" Writer ["namespace" "after" "limit"] state::list::agents;
+        ] state::scan;
+        GET    "/v1/state/namespaces" Writer ["after" "limit"] state::namespaces;
+        GET    "/v1/state/agents" Writer ["namespace" "after" "limit"] state::agents;
         GET    "/v1/state/replay" Writer [
             "namespace" "agent" "from_commit" "to_commit" "from_time" "to_time" "after" "follow"
         ] state::replay::replay;
-        GET    "/v1/state/resume_point" Writer ["namespace" "agent" "prefix"] state::list::resume_point;
-        POST   "/v1/state/transaction" Writer [] state::transaction::transact;
-        GET    "/v1/state/transaction" Writer ["id"] state::transaction::outcome;
-        GET    "/v1/state/keep" Writer ["namespace"] state::keep::get;
-        PUT    "/v1/state/keep" Writer ["namespace"] state::keep::put;
+        GET    "/v1/state/resume_point" Writer ["namespace" "agent" "prefix"] state::resume_point;
+        POST   "/v1/state/transaction" Writer [] state::transact;
+        GET    "/v1/state/transaction" Writer ["id"] state::outcome;
+        GET    "/v1/state/keep" Writer ["namespace"] state::kept;
+        PUT    "/v1/state/keep" Writer ["namespace"] state::keep;
     },
-    shape: Shape::Ours,
     roots: &[STATE_ROOT],
     who: Who::Writer,
-    is_lenient: false,
-    is_served_to_the_end: false,
+    ..OURS
 };
 
 /// Prefix of the state's paths. Their `{…}` segments may be empty: so may a namespace, an agent and a key.
@@ -216,7 +213,7 @@ pub static RISKKERNEL: Face = Face {
     roots: &["/v1/runs", "/v1/checkpoints", "/v1/memory", "/healthz", "/version"],
     who: Who::NoRun,
     is_lenient: true,
-    is_served_to_the_end: false,
+    ..OURS
 };
 
 /// All our routes.
@@ -249,7 +246,7 @@ impl Missing {
         let method = parts.method.to_string();
         match self {
             Missing::Route => {
-                let path = who::path(&parts.uri).chars().take(120).collect();
+                let path = target::path(&parts.uri).chars().take(120).collect();
                 StateError::NoRoute { method, path }.into()
             }
             Missing::Method(path) => Refusal::ReadOnly { method, path }.into(),
@@ -259,7 +256,7 @@ impl Missing {
 
 /// Finds a request's place in the table; `None` if the path is none of ours. `only_run`: the listener serves one run.
 pub(crate) fn find<'a>(method: &Method, uri: &'a Uri, only_run: bool) -> Option<Found<'a>> {
-    let (bare, behind_token) = (uri.path(), who::path(uri));
+    let (bare, behind_token) = (uri.path(), target::path(uri));
     // A run token in the path counts where a run may ask.
     let path = |who: Who| if who.may_be_run(only_run) { behind_token } else { bare };
     let rows = FACES.iter().flat_map(|face| face.routes.iter().map(move |route| (*face, route)));
@@ -342,8 +339,9 @@ mod tests {
         ] {
             check(&method, path, Some((route, open)));
             let rows = FACES.iter().flat_map(|face| face.routes).filter(|row| row.method == method);
-            let fit =
-                rows.filter(|row| super::open(row.path, who::path(&path.parse().unwrap())).is_some()).count();
+            let fit = rows
+                .filter(|row| super::open(row.path, target::path(&path.parse().unwrap())).is_some())
+                .count();
             assert_eq!(fit, 1, "{method} {path}");
         }
         for path in

@@ -224,20 +224,6 @@ impl AnswerStream {
         }
     }
 
-    /// Returns the complete usage; `None` while later frames may still add to it.
-    pub fn usage(&self) -> Option<Usage> {
-        self.outcome.usage
-    }
-
-    pub fn terminal_seen(&self) -> bool {
-        self.terminal_seen
-    }
-
-    /// Returns whether the terminal event was seen and no error came. Only then the answer may be replayed.
-    pub fn is_complete(&self) -> bool {
-        self.terminal_seen && self.outcome.error.is_none()
-    }
-
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
     }
@@ -321,5 +307,26 @@ pub(super) fn text(value: &serde_json::Value) -> Option<String> {
         serde_json::Value::String(text) => Some(text.clone()),
         serde_json::Value::Number(number) => Some(number.to_string()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl AnswerStream {
+        /// Returns the complete usage; `None` while later frames may still add to it.
+        pub fn usage(&self) -> Option<Usage> {
+            self.outcome.usage
+        }
+
+        pub fn terminal_seen(&self) -> bool {
+            self.terminal_seen
+        }
+
+        /// Returns whether the terminal event was seen and no error came. Only then the answer may be replayed.
+        pub fn is_complete(&self) -> bool {
+            self.terminal_seen && self.outcome.error.is_none()
+        }
     }
 }

@@ -27,8 +27,6 @@ pub mod refusal;
 pub mod request;
 pub mod route;
 pub mod says;
-mod service_tier;
-pub mod spelling;
 pub mod sse;
 pub mod talk;
 pub mod told_time;

@@ -15,7 +15,7 @@ use super::{
     json_spans::Scanner,
     lenient::parse_json,
     request::read_body,
-    service_tier::read_tier,
+    request::read_tier,
     sse::Event,
 };
 

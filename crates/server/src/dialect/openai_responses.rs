@@ -12,7 +12,7 @@ use super::{
     lenient::parse_json,
     openai_chat::read_usage,
     request::read_body,
-    service_tier::read_tier,
+    request::read_tier,
     sse::Event,
 };
 

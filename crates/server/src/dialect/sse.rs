@@ -164,7 +164,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use proptest::prelude::*;
 
     use super::*;

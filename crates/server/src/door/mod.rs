@@ -2,7 +2,6 @@
 //!
 //! The path of a request decides who answers: the page, our own routes, an MCP server, or the LLM proxy.
 
-mod idle;
 mod tunnel;
 mod upwards;
 
@@ -12,8 +11,13 @@ use http::{Method, Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::{
-    engine::state::transaction::Conflicts,
-    store::Error,
+    engine::{
+        run::tell::{Tell, Word},
+        state::transaction::Conflicts,
+    },
+    reads::runs::idle_since,
+    run::status::Status,
+    store::{self, Ask as _, Durability, Error},
     words::{
         clock::Entropy,
         id::{RunNo, Seq},
@@ -21,26 +25,6 @@ use outlast_core::{
 };
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
-
-pub use crate::proxy::config::{Config, Observer, Seen};
-pub use crate::proxy::{
-    named::{AuthHeader, BadName, Named, Providers},
-    pattern::{BadPattern, Pattern},
-    record::{Answer as StoredAnswer, BadRecord},
-};
-pub use crate::{
-    page::Shows,
-    proxy::upstream::{BadBase, Key, Provider},
-    wire::{
-        access::{Access, NotLetIn},
-        network::{BadNetwork, Network, authorities},
-        sessions::Sessions,
-        tokens::ApiTokens,
-        who::bare,
-    },
-};
-pub use tunnel::NOT_OPENED;
-pub use upwards::TOO_LARGE;
 
 use self::upwards::Upwards;
 use crate::{
@@ -53,17 +37,44 @@ use crate::{
     },
     node::{HEARTBEAT, Node},
     page,
-    proxy::{host::Host, named, seat, stamp::Speaks},
+    proxy::{
+        host::Host,
+        named,
+        seat::{self, forget_run},
+        stamp::Speaks,
+    },
     state::{StateDesk, Writer},
     trouble::Trouble,
     wire::{
         body::AnswerBody,
         incoming,
         refuse::Refusal,
+        shown,
         socket::{Socket, Wire},
+        target,
         who::{self, Who},
     },
 };
+
+pub use crate::proxy::config::{Config, Observer, Seen};
+pub use crate::proxy::{
+    by_model::{BadPattern, Pattern},
+    named::{AuthHeader, BadName, Named, Providers},
+    record::{Answer as StoredAnswer, BadRecord},
+};
+pub use crate::{
+    page::Shows,
+    proxy::upstream::{BadBase, Key, Provider},
+    wire::{
+        access::{Access, NotLetIn},
+        credentials::bare,
+        network::{BadNetwork, Network, authorities},
+        sessions::Sessions,
+        tokens::ApiTokens,
+    },
+};
+pub use tunnel::NOT_OPENED;
+pub use upwards::TOO_LARGE;
 
 /// HTTP server: the LLM proxy and the routes beside it. Cheap to clone.
 #[derive(Clone)]
@@ -249,7 +260,7 @@ impl Proxy {
             x_api_key: request.headers().contains_key("x-api-key"),
         };
         let is_google =
-            request.headers().contains_key("x-goog-api-key") || is_geminis(who::path(request.uri()));
+            request.headers().contains_key("x-goog-api-key") || is_geminis(target::path(request.uri()));
         let shape = match facts {
             HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
             _ if is_google => Upstream::Gemini,
@@ -293,7 +304,7 @@ impl Proxy {
             return self.page(host, &parts, body).await.map_err(bare);
         }
         if parts.method != Method::GET && parts.method != Method::HEAD {
-            who::may_change(&host.config.access, &parts.headers).map_err(|e| bare(e.into()))?;
+            shown::may_change(&host.config.access, &parts.headers).map_err(|e| bare(e.into()))?;
         }
         if let Some(found) =
             api::routes::find(&parts.method, &parts.uri, host.config.access.only_run.is_some())
@@ -305,7 +316,7 @@ impl Proxy {
             return Err(bare(Refusal::Draining));
         }
         // The path of an MCP server may have a `/run/TOKEN` prefix.
-        if let Some((front, name)) = self.mcp.as_ref().zip(front::name(who::path(&parts.uri))) {
+        if let Some((front, name)) = self.mcp.as_ref().zip(front::name(target::path(&parts.uri))) {
             let caller = tool_caller(host, &parts).await.map_err(bare)?;
             let body = incoming::whole(body, host.config.max_body).await.map_err(bare)?;
             return Ok(front.answer(name, caller, &parts, body, wire).await);
@@ -313,7 +324,7 @@ impl Proxy {
         if self.page == Some(Shows::Alone) {
             return Err(bare(unknown_path(&parts)));
         }
-        who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
+        target::move_key(&mut parts).map_err(|e| bare(e.into()))?;
         let mut caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
             .map_err(|e| bare(e.into()))?;
         seat::serves(host, &caller.who).map_err(bare)?;
@@ -372,4 +383,41 @@ fn unknown_upstream(name: &str) -> Refusal {
 fn unknown_path(parts: &http::request::Parts) -> Refusal {
     let path: String = parts.uri.path().chars().take(120).collect();
     Refusal::UnknownPath { method: parts.method.to_string(), path: outlast_core::run::token::mask(&path) }
+}
+
+/// Longest time between two searches for idle runs.
+const LOOK: Duration = Duration::from_secs(600);
+
+impl Proxy {
+    /// Completes idle runs again and again, without end: see [`Proxy::end_idle`].
+    pub async fn keep_ending_idle(self, idle_ms: i64) {
+        let quarter = Duration::from_millis(u64::try_from(idle_ms / 4).unwrap_or(0));
+        loop {
+            tokio::time::sleep(quarter.clamp(Duration::from_millis(100), LOOK)).await;
+            if let Err(e) = self.end_idle(idle_ms).await {
+                tracing::warn!(error = %e, "cannot end idle runs");
+            }
+        }
+    }
+
+    /// Completes running runs that were begun by a request's header and recorded nothing for `idle_ms` milliseconds.
+    /// Returns how many.
+    ///
+    /// A run in which a request is recorded meanwhile goes on.
+    pub async fn end_idle(&self, idle_ms: i64) -> Result<usize, store::Error> {
+        let host = self.host();
+        let store = host.store.clone();
+        let looked = tokio::task::spawn_blocking(move || idle_since(&*store, store.now()?.plus_ms(-idle_ms)));
+        let mut ended = 0;
+        for run in looked.await.map_err(|_| store::Error::Closed)?? {
+            let word = Word::Idle { upto: run.next_seq };
+            if host.store.ask(Tell { run: run.no, word }, Durability::Synced).await? == Status::Completed {
+                ended += 1;
+                forget_run(&host, run.no);
+                host.wake();
+                tracing::info!(run = run.id.as_str(), "completed: it asked nothing for {} s", idle_ms / 1000);
+            }
+        }
+        Ok(ended)
+    }
 }

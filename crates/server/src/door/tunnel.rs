@@ -22,6 +22,7 @@ use crate::{
         body::AnswerBody,
         refuse::Refusal,
         socket::{Socket, Wire},
+        target::move_key,
         ways::bare,
         who::{self, Who},
     },
@@ -181,7 +182,7 @@ impl Proxy {
         }
         let bad = |_| shaped(Refusal::BadTarget("the target is no path"));
         parts.uri = place.target.parse::<Uri>().map_err(bad)?;
-        who::move_key(&mut parts).map_err(|e| shaped(e.into()))?;
+        move_key(&mut parts).map_err(|e| shaped(e.into()))?;
         let access = &host.config.access;
         let caller = who::in_tunnel(access, &host.token_keys, inside.claims, &parts.uri, &parts.headers)
             .map_err(|e| shaped(e.into()))?;

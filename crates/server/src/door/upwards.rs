@@ -20,14 +20,14 @@ use crate::{
         named::{Named, To},
         seat,
         seated::Seat,
-        upstream::SendFailed,
     },
     wire::{
         body::AnswerBody,
+        credentials::Credential,
         headers, incoming,
         refuse::Refusal,
         socket::Wire,
-        who::{self, Caller, Credential},
+        who::{self, Caller},
     },
 };
 
@@ -186,9 +186,7 @@ async fn free(
     let sent = tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
     let response = match sent.await {
         Ok(Ok(response)) => response,
-        Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e))) => {
-            return Err(Refusal::Unreachable(e.to_string()));
-        }
+        Ok(Err(e)) => return Err(Refusal::Unreachable(e.to_string())),
         Err(_) => return Err(Refusal::NoAnswer),
     };
     let (head, body) = response.into_parts();

@@ -74,7 +74,7 @@ pub async fn serve(
 
 fn let_in(request: Request<()>, admission: &Admission) -> Result<Request<()>, Status> {
     let shown = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-    let shown = shown.map(crate::wire::who::bare).unwrap_or_default();
+    let shown = shown.map(crate::wire::credentials::bare).unwrap_or_default();
     let is_in = match admission {
         Admission::Everybody => true,
         Admission::ApiToken(tokens) => tokens.find(&shown).is_some(),

@@ -6,7 +6,7 @@ use super::opened::{Destination, Opened};
 use crate::{
     dialect::{
         HeaderFacts, Route, Upstream, route,
-        spelling::{ambiguous, loose},
+        route::{ambiguous, loose},
     },
     proxy::named::To,
     wire::{

@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use http::Uri;
 
 use crate::{
-    dialect::{Upstream, spelling::loose},
+    dialect::{Upstream, route::loose},
     proxy::{
         named::{Named, Providers, To},
         upstream::Provider,

@@ -247,16 +247,12 @@ impl Wire {
     async fn tell(&self, line: &[u8]) -> bool {
         let session = self.state.lock().session.clone();
         let sent = self.post(line, self.headers(session.as_ref())).await;
-        match sent {
+        let why = match sent {
             Ok(response) if response.status().is_success() => return true,
-            Ok(response) => {
-                let status = response.status();
-                tracing::warn!("the MCP server {:?} did not take a message: {status}", self.target);
-            }
-            Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e)) => {
-                tracing::warn!("the MCP server {:?} did not take a message: {e}", self.target);
-            }
-        }
+            Ok(response) => response.status().to_string(),
+            Err(e) => e.to_string(),
+        };
+        tracing::warn!("the MCP server {:?} did not take a message: {why}", self.target);
         false
     }
 

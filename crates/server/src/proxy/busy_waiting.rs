@@ -20,10 +20,9 @@ use outlast_core::{
 };
 
 use super::{
-    call::Call,
-    config::Seen,
+    call::{Call, Judged},
+    config::{Groups, Seen},
     host::Host,
-    judged::{Groups, Judged},
 };
 use crate::{
     dialect::{conversation, talk::Talk},

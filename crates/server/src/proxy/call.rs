@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, Chain, diff},
-    call::rates::Wants,
+    call::{busy_waiting::Streak, rates::Wants},
     journal::payload::{Codec, Payload},
     price::Bound,
     run::{Record, token},
@@ -17,7 +17,6 @@ use tokio::time::Instant;
 
 use super::{
     config::Config,
-    judged::Judged,
     named::{self, Providers, To},
     prices::Priced,
     remembered::Memories,
@@ -27,9 +26,10 @@ use super::{
 use crate::{
     dialect::{self, Dialect, Request, canonical},
     wire::{
+        credentials::{Credential, bare},
         encoding, headers,
         refuse::Refusal,
-        who::{Caller, Credential, bare},
+        who::Caller,
     },
 };
 
@@ -89,6 +89,23 @@ pub struct Context<'a> {
     pub memories: &'a Memories,
     /// Function that returns a number which no other request of any process has.
     pub nonce: &'a (dyn Fn() -> u64 + Sync),
+}
+
+/// Judgement of a call.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// Digest that identifies the conversation of the call.
+    pub conversation: Digest,
+    /// Number of items that its request carries.
+    pub items: usize,
+    pub streak: Streak,
+}
+
+impl Judged {
+    /// Returns the number of calls in a row that bring nothing new, this one included.
+    pub fn waits(&self) -> u32 {
+        self.streak.waits
+    }
 }
 
 impl Call {

@@ -1,6 +1,6 @@
 //! Configuration of the proxy, and the events that an observer sees.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::rate::Rate,
@@ -13,11 +13,14 @@ use outlast_core::{
     },
 };
 
-use super::{judged::Groups, named::Providers};
+use super::named::Providers;
 use crate::{
     dialect::Upstream,
     wire::{access::Access, network::Network},
 };
+
+/// Function that lists the process groups of a run's agents, by their numbers. It may block for some milliseconds.
+pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
 
 /// Configuration of the proxy.
 #[derive(Clone)]

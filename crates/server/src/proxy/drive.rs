@@ -41,11 +41,10 @@ use tokio::{
 use self::reply::{Reply, Source};
 use super::{
     busy_waiting,
-    call::Call,
+    call::{Call, Judged},
     config::Seen,
     host::Host,
     inbox::Inbox,
-    judged::Judged,
     live::{self, Errand},
     log::Live,
     or_never,

@@ -26,12 +26,10 @@ use tokio::time::Instant;
 
 pub use self::again::patience;
 use self::carry::{Answered, Carry, Settling, Tries};
-use super::{
-    call::Call, config::Config, frames::Frames, host::Host, log::Live, or_never, upstream::SendFailed,
-};
+use super::{call::Call, config::Config, host::Host, log::Frames, log::Live, or_never, upstream::SendFailed};
 use crate::{
     dialect::{self, AnswerStream, UpstreamError, says::Says, sse},
-    wire::{encoding::Decoder, growth::append, headers},
+    wire::{encoding::Decoder, headers, incoming::append},
 };
 
 /// Time that an upstream has to end a body whose answer is complete. Later its connection is not used again.

@@ -134,73 +134,90 @@ impl Metrics {
     pub fn text(&self) -> String {
         let counts = self.0.lock();
         let mut out = String::new();
-        family(
+        let models: Vec<_> = counts
+            .models
+            .iter()
+            .map(|((upstream, model), m)| ([("upstream", upstream.as_str()), ("model", model.as_str())], m))
+            .collect();
+        let calls = models.iter().flat_map(|([upstream, model], m)| {
+            m.calls.iter().map(|(state, n)| (labels(&[*upstream, *model, ("state", state)]), *n))
+        });
+        counter(
             &mut out,
             "outlast_calls_total",
-            "counter",
             "Calls settled, by how they closed; unknown is in doubt.",
+            calls,
         );
-        for ((upstream, model), m) in &counts.models {
-            for (state, n) in &m.calls {
-                let of = labels(&[("upstream", upstream), ("model", model), ("state", state)]);
-                line(&mut out, "outlast_calls_total", &of, n);
-            }
-        }
-        family(&mut out, "outlast_tokens_total", "counter", "Tokens billed.");
-        for ((upstream, model), m) in &counts.models {
-            for (direction, n) in [("input", m.input_tokens), ("output", m.output_tokens)] {
-                let of = labels(&[("upstream", upstream), ("model", model), ("direction", direction)]);
-                line(&mut out, "outlast_tokens_total", &of, n);
-            }
-        }
-        family(&mut out, "outlast_cost_usd_total", "counter", "Dollars charged.");
-        for ((upstream, model), m) in &counts.models {
-            let of = labels(&[("upstream", upstream), ("model", model)]);
-            line(&mut out, "outlast_cost_usd_total", &of, dollars(m.cost_nano_usd));
-        }
-        family(&mut out, "outlast_caller_calls_total", "counter", "Calls settled, by the API token's name.");
-        for (name, (calls, _)) in &counts.callers {
-            line(&mut out, "outlast_caller_calls_total", &labels(&[("caller", name)]), calls);
-        }
-        family(
+        let tokens = models.iter().flat_map(|([upstream, model], m)| {
+            let each = [("input", m.input_tokens), ("output", m.output_tokens)];
+            each.map(|(direction, n)| (labels(&[*upstream, *model, ("direction", direction)]), n))
+        });
+        counter(&mut out, "outlast_tokens_total", "Tokens billed.", tokens);
+        let costs = models.iter().map(|(of, m)| (labels(of), dollars(m.cost_nano_usd)));
+        counter(&mut out, "outlast_cost_usd_total", "Dollars charged.", costs);
+        let by = |label, name: &str| labels(&[(label, name)]);
+        let calls = counts.callers.iter().map(|(name, (calls, _))| (by("caller", name), *calls));
+        counter(&mut out, "outlast_caller_calls_total", "Calls settled, by the API token's name.", calls);
+        let costs = counts.callers.iter().map(|(name, (_, cost))| (by("caller", name), dollars(*cost)));
+        counter(
             &mut out,
             "outlast_caller_cost_usd_total",
-            "counter",
             "Dollars charged, by the API token's name.",
+            costs,
         );
-        for (name, (_, cost)) in &counts.callers {
-            line(&mut out, "outlast_caller_cost_usd_total", &labels(&[("caller", name)]), dollars(*cost));
+        let in_doubt: u64 = models.iter().filter_map(|(_, m)| m.calls.get("unknown")).sum();
+        for (name, help, n) in [
+            (
+                "outlast_in_doubt_total",
+                "Calls that closed unknown, charged at their reservation.",
+                in_doubt.to_string(),
+            ),
+            ("outlast_replays_total", "Recorded answers given again.", counts.replays.to_string()),
+            (
+                "outlast_saved_usd_total",
+                "Dollars that those answers had cost.",
+                dollars(counts.saved_nano_usd),
+            ),
+        ] {
+            counter(&mut out, name, help, [(String::new(), n)]);
         }
-        let in_doubt: u64 = counts.models.values().filter_map(|m| m.calls.get("unknown")).sum();
-        let mut counter =
-            |name: &str, help: &str, n: &dyn Display| single(&mut out, name, "counter", help, n);
-        let help = "Calls that closed unknown, charged at their reservation.";
-        counter("outlast_in_doubt_total", help, &in_doubt);
-        counter("outlast_replays_total", "Recorded answers given again.", &counts.replays);
-        let saved = dollars(counts.saved_nano_usd);
-        counter("outlast_saved_usd_total", "Dollars that those answers had cost.", &saved);
-        family(&mut out, "outlast_refusals_total", "counter", "Requests refused, by code.");
-        for (code, n) in &counts.refusals {
-            line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
+        let refusals = counts.refusals.iter().map(|(code, n)| (by("code", code), *n));
+        counter(&mut out, "outlast_refusals_total", "Requests refused, by code.", refusals);
+        let rebought = counts.rebought_tokens.to_string();
+        for (name, help, n) in [
+            (
+                "outlast_busy_waits_total",
+                "Calls of agents that waited: they brought nothing new.",
+                counts.waits.to_string(),
+            ),
+            ("outlast_held_calls_total", "Calls held because their agent waited.", counts.held.to_string()),
+            (
+                "outlast_resume_tax_tokens_total",
+                "Tokens that a cache had and restarts bought again.",
+                rebought,
+            ),
+            ("outlast_resume_tax_usd_total", "Dollars for those tokens.", dollars(counts.rebought_nano_usd)),
+        ] {
+            counter(&mut out, name, help, [(String::new(), n)]);
         }
-        let mut counter =
-            |name: &str, help: &str, n: &dyn Display| single(&mut out, name, "counter", help, n);
-        let help = "Calls of agents that waited: they brought nothing new.";
-        counter("outlast_busy_waits_total", help, &counts.waits);
-        counter("outlast_held_calls_total", "Calls held because their agent waited.", &counts.held);
-        let help = "Tokens that a cache had and restarts bought again.";
-        counter("outlast_resume_tax_tokens_total", help, &counts.rebought_tokens);
-        let tax = dollars(counts.rebought_nano_usd);
-        counter("outlast_resume_tax_usd_total", "Dollars for those tokens.", &tax);
-        let retries = "outlast_upstream_retries_total";
-        family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
-        for (upstream, n) in &counts.retries {
-            line(&mut out, retries, &labels(&[("upstream", upstream)]), n);
-        }
+        let retries = counts.retries.iter().map(|(upstream, n)| (by("upstream", upstream), *n));
+        let help = "Calls sent again after a refusal that passes, by upstream.";
+        counter(&mut out, "outlast_upstream_retries_total", help, retries);
         counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
         counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");
         out
     }
+}
+
+/// Writes a counter: a line for each of `rows`, with its labels.
+fn counter<N: Display>(
+    out: &mut String,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = (String, N)>,
+) {
+    family(out, name, "counter", help);
+    rows.into_iter().for_each(|(labels, n)| line(out, name, &labels, n));
 }
 
 #[derive(Default)]

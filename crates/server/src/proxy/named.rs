@@ -12,7 +12,7 @@ use outlast_core::{
 };
 
 use super::{
-    pattern::Pattern,
+    by_model::Pattern,
     upstream::{BadBase, Key, Provider},
 };
 use crate::dialect::{CostField, Upstream, deployment};
@@ -196,30 +196,25 @@ impl To {
 
     /// Returns whether the upstream needs a configured key and there is none.
     pub fn lacks_key(&self, providers: &Providers) -> bool {
-        let open = matches!(self, To::Named(named) if named.wants_key.is_none());
+        let open = self.named().is_some_and(|named| named.wants_key.is_none());
         self.provider(providers).key.is_none() && !open
     }
 
     /// Returns the upstream's own rate limit; `of_all` if it has none.
     pub fn rate(&self, of_all: Rate) -> Rate {
-        match self {
-            To::Own(_) => of_all,
-            To::Named(named) => named.rate.unwrap_or(of_all),
-        }
+        self.named().and_then(|named| named.rate).unwrap_or(of_all)
     }
 
     pub fn asks_usage(&self) -> bool {
-        match self {
-            To::Own(_) => true,
-            To::Named(named) => named.asks_usage,
-        }
+        self.named().is_none_or(|named| named.asks_usage)
     }
 
     pub fn cost_field(&self) -> Option<&CostField> {
-        match self {
-            To::Own(_) => None,
-            To::Named(named) => named.cost_field.as_ref(),
-        }
+        self.named()?.cost_field.as_ref()
+    }
+
+    fn named(&self) -> Option<&Named> {
+        if let To::Named(named) = self { Some(named) } else { None }
     }
 }
 

@@ -25,7 +25,7 @@ use outlast_core::{
 use parking_lot::Mutex;
 
 use super::{call::Call, host::Host};
-use crate::wire::who::Credential;
+use crate::wire::credentials::Credential;
 
 /// Number of remembered credentials at which all of them are forgotten.
 const MANY: usize = 1024;

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::frames::Frames;
+use super::log::Frames;
 
 /// Complete answer, as the journal stores it and clients get it again.
 #[derive(Clone, Debug, PartialEq)]

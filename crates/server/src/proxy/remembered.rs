@@ -170,28 +170,28 @@ impl Memories {
     /// Returns the active time of an attempt that no supervisor drives, in milliseconds, as far as it is not posted
     /// yet, and marks it as posted. 0 for other attempts.
     pub fn active_since(&self, seat: &Seat) -> i64 {
+        self.unposted(seat, true)
+    }
+
+    /// Returns the active time of an attempt that no supervisor drives, in milliseconds, as far as it is not posted
+    /// yet. 0 for other attempts.
+    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
+        self.unposted(seat, false)
+    }
+
+    fn unposted(&self, seat: &Seat, is_posted: bool) -> i64 {
         if !seat.undriven {
             return 0;
         }
         let now = self.clock.monotonic_ms();
         let memory = self.of(seat.run);
         let mut memory = memory.lock();
-        let Some(f) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
-        let ms = now.saturating_sub(f.1);
-        f.1 = now;
-        i64::try_from(ms).unwrap_or(i64::MAX)
-    }
-
-    /// Returns the active time of an attempt that no supervisor drives, in milliseconds, as far as it is not posted
-    /// yet. 0 for other attempts.
-    pub fn unposted_ms(&self, seat: &Seat) -> i64 {
-        if !seat.undriven {
-            return 0;
+        let Some((_, since)) = memory.in_flight.get_mut(&seat.attempt) else { return 0 };
+        let ms = now.saturating_sub(*since);
+        if is_posted {
+            *since = now;
         }
-        let now = self.clock.monotonic_ms();
-        let memory = self.of(seat.run);
-        let since = memory.lock().in_flight.get(&seat.attempt).map_or(now, |f| f.1);
-        i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
+        i64::try_from(ms).unwrap_or(i64::MAX)
     }
 
     /// Records the usage for which a call to a model of an upstream was billed.

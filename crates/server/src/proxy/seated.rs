@@ -7,7 +7,12 @@ use std::{
 
 use outlast_core::{
     envelope::ceiling::Ceilings,
-    run::{NoProgress, Record, Unpriced, masks::Rules},
+    reads,
+    run::{
+        NoProgress, Record, Unpriced,
+        masks::{Masks, Rules},
+    },
+    store::{Error, RunView, Store},
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
 use parking_lot::Mutex;
@@ -91,4 +96,28 @@ fn keep<K: Eq + std::hash::Hash>(seats: &mut HashMap<K, Seat>, key: K, seat: Sea
     }
     seats.insert(key, seat);
     all_ended
+}
+
+/// Number of cached sets of masks at which the cache is emptied.
+const MANY_RULES: usize = 64;
+
+/// Cache of compiled masks, shared by all runs with the same masks.
+#[derive(Default)]
+pub struct Compiled(Mutex<BTreeMap<Masks, Arc<Rules>>>);
+
+impl Compiled {
+    /// Returns the masks of the run, compiled. Errors: the store's; masks that cannot be compiled.
+    pub fn of(&self, store: &dyn Store, view: &RunView) -> Result<Arc<Rules>, Error> {
+        let masks = reads::runs::masks(store, view)?;
+        if let Some(rules) = self.0.lock().get(&masks) {
+            return Ok(rules.clone());
+        }
+        let rules = Arc::new(masks.compile()?);
+        let mut all = self.0.lock();
+        if all.len() >= MANY_RULES {
+            all.clear();
+        }
+        all.insert(masks, rules.clone());
+        Ok(rules)
+    }
 }

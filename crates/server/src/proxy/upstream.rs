@@ -108,13 +108,16 @@ impl Provider {
 }
 
 /// Failure of a request before the head of its response arrived.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SendFailed {
     /// The request could not be built, because it has no key or no valid URL.
+    #[error("{0}")]
     Unsendable(String),
     /// There was no connection, so no byte was sent.
+    #[error("{0}")]
     Unreachable(String, Cause),
     /// The connection failed after bytes were sent, so the upstream may have seen the request.
+    #[error("{0}")]
     Lost(String),
 }
 

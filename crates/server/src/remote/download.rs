@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Limited};
 
 use crate::{
     notify::Target,
-    proxy::upstream::{IDLE, Pool, SendFailed},
+    proxy::upstream::{IDLE, Pool},
     wire::network::Network,
 };
 
@@ -26,9 +26,7 @@ pub fn download(url: &str, network: &Network) -> Result<String, String> {
     let whole = async {
         let sent =
             Pool::new(network, IDLE).send(Method::GET, url, HeaderMap::new(), Default::default()).await;
-        let response = sent.map_err(|e| match e {
-            SendFailed::Unsendable(why) | SendFailed::Unreachable(why, _) | SendFailed::Lost(why) => why,
-        })?;
+        let response = sent.map_err(|e| e.to_string())?;
         if !response.status().is_success() {
             return Err(format!("the server answered {}, and redirects are not followed", response.status()));
         }

@@ -134,7 +134,7 @@ impl Line {
         let url = format!("{}{target}", self.server);
         let mut headers = self.headers.clone();
         if let Some(by) = by.and_then(|by| HeaderValue::from_str(by).ok()) {
-            headers.insert(crate::wire::who::BY, by);
+            headers.insert(crate::wire::shown::BY, by);
         }
         if method == Method::POST {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -169,7 +169,7 @@ impl Line {
             SendFailed::Lost(why) if changes => {
                 return Error::CommitUnknown { why: format!("{server} did not answer: {why}") };
             }
-            SendFailed::Unsendable(why) | SendFailed::Unreachable(why, _) | SendFailed::Lost(why) => why,
+            e => e.to_string(),
         };
         refused("server_unreachable", format!("{server} cannot be reached: {why}"), Some(hint.into()))
     }

@@ -2,7 +2,6 @@
 //!
 //! gRPC and REST only translate; the engine's `Put` and the core's `Transactions` decide.
 
-mod commits;
 mod error;
 pub mod retention;
 
@@ -17,7 +16,10 @@ use outlast_core::{
         },
     },
     state::{Committed, Name, Position},
-    store::{self, Ask as _, Durability, News, Store},
+    store::{
+        self, Ask as _, Durability, News, Store,
+        state::{Event, EventRange},
+    },
     words::{
         clock::{Clock, Entropy, random},
         id::{RunId, Slot, uuid_v7},
@@ -30,7 +32,6 @@ use crate::{
     node::Node,
 };
 
-pub use commits::{Commits, PAGE};
 pub use error::{Error, grpc_code};
 
 /// Bytes above which a value is compressed on a blocking thread, so that other requests do not wait.
@@ -240,5 +241,54 @@ impl Writer {
             Writer::Run(Some(actor)) => Ok(Some(actor)),
             Writer::Run(None) => Err(Error::NoAttempt),
         }
+    }
+}
+
+/// Number of events read at once, as a compromise between few reads and little memory.
+pub const PAGE: usize = 512;
+
+/// Reader of the commits of a range, in order. To follow new commits, call [`Commits::page`] again after the last one.
+#[derive(Debug)]
+pub struct Commits {
+    range: EventRange,
+    /// Events read so far of a commit that may continue on the next page.
+    begun: Vec<Event>,
+    compacted: bool,
+}
+
+impl Commits {
+    /// Makes a reader of the commits of `range`. `range.limit` is the number of events read at once.
+    pub fn new(range: EventRange) -> Commits {
+        Commits { range, begun: Vec::new(), compacted: false }
+    }
+
+    /// Returns the next commits, each with all its events that concern this agent; empty if there are no newer commits
+    /// yet.
+    pub fn page<S: Store + ?Sized>(&mut self, store: &S) -> Result<Vec<Vec<Event>>, store::Error> {
+        let mut whole = Vec::new();
+        loop {
+            let page = store.state_events(&self.range)?;
+            self.compacted |= page.compacted;
+            let is_last = page.events.len() < self.range.limit;
+            for event in page.events {
+                self.range.after = event.item.position;
+                if self.begun.last().is_some_and(|before| before.item.commit != event.item.commit) {
+                    whole.push(std::mem::take(&mut self.begun));
+                }
+                self.begun.push(event);
+            }
+            // A read sees one moment, so the last commit of the last page is complete.
+            if is_last && !self.begun.is_empty() {
+                whole.push(std::mem::take(&mut self.begun));
+            }
+            if is_last || !whole.is_empty() {
+                return Ok(whole);
+            }
+        }
+    }
+
+    /// Returns whether compaction has removed versions from the range that was read so far.
+    pub fn compacted(&self) -> bool {
+        self.compacted
     }
 }

@@ -52,21 +52,12 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 ///
 /// `edited`: the body was decoded and changed, so that its encoding no longer applies.
 pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
-    let named = named_by_connection(headers);
-    let mut out = HeaderMap::with_capacity(headers.len() + 2);
-    for (name, value) in headers {
-        let dropped = is_dropped_both_ways(name)
-            || named.contains(name)
-            || *name == header::HOST
-            || *name == header::ACCEPT_ENCODING
-            || *name == header::EXPECT
+    let mut out = passed(headers, |name, value| {
+        [header::HOST, header::ACCEPT_ENCODING, header::EXPECT].contains(name)
             || CREDENTIALS.contains(&name.as_str())
             || holds_token(value)
-            || (edited && *name == header::CONTENT_ENCODING);
-        if !dropped {
-            out.append(name, value.clone());
-        }
-    }
+            || (edited && *name == header::CONTENT_ENCODING)
+    });
     // A compressed stream could not be read frame by frame, nor given back byte for byte.
     out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     out
@@ -80,13 +71,15 @@ fn holds_token(value: &HeaderValue) -> bool {
 
 /// Returns the answer's headers as clients get them. `decoded`: the proxy has removed the content encoding.
 pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
+    passed(headers, |name, _| decoded && *name == header::CONTENT_ENCODING)
+}
+
+/// Returns the headers that pass, without those that are dropped both ways and those that `is_dropped` names.
+fn passed(headers: &HeaderMap, is_dropped: impl Fn(&HeaderName, &HeaderValue) -> bool) -> HeaderMap {
     let named = named_by_connection(headers);
-    let mut out = HeaderMap::with_capacity(headers.len());
+    let mut out = HeaderMap::with_capacity(headers.len() + 2);
     for (name, value) in headers {
-        let dropped = is_dropped_both_ways(name)
-            || named.contains(name)
-            || (decoded && *name == header::CONTENT_ENCODING);
-        if !dropped {
+        if !is_dropped_both_ways(name) && !named.contains(name) && !is_dropped(name, value) {
             out.append(name, value.clone());
         }
     }

@@ -2,15 +2,17 @@
 
 pub(crate) mod access;
 pub(crate) mod body;
+pub(crate) mod credentials;
 pub(crate) mod encoding;
-pub(crate) mod growth;
 pub(crate) mod headers;
 pub(crate) mod incoming;
 pub(crate) mod network;
 pub(crate) mod origin;
 pub(crate) mod refuse;
 pub(crate) mod sessions;
+pub(crate) mod shown;
 pub(crate) mod socket;
+pub(crate) mod target;
 pub(crate) mod tokens;
 pub(crate) mod ways;
 pub(crate) mod who;

@@ -3,7 +3,7 @@
 //! Events of all runs are rows of the store. For one run, the openings and closings of its entries are given too. They
 //! are no rows: the cursor holds how far the journal was seen and which entries were open then.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, header};
@@ -11,7 +11,7 @@ use outlast_core::{
     events::{EventQuery, Kind, Mark},
     journal::{Entry, State},
     store::{self, News, RunView, Store},
-    words::id::{RunId, RunNo, Seq},
+    words::id::{RunNo, Seq},
 };
 use outlast_view::{self as view, Time};
 use serde::Serialize;
@@ -20,7 +20,10 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::progress::{self, Progress};
 use crate::{
-    api::request::{Answered, ApiRequest, json, of_type},
+    api::{
+        request::{Answered, ApiRequest, json, of_type},
+        state::show::Runs,
+    },
     proxy::host::Host,
     state::Error,
     wire::body::{AnswerBody, Piece},
@@ -117,19 +120,10 @@ impl Reading {
         let mut given = Vec::new();
         let no = self.run.as_ref().map(|view| view.run.no);
         let wanted = EventQuery { run: no, after: self.cursor.mark, limit: self.limit };
-        let mut ids: BTreeMap<RunNo, Option<RunId>> = BTreeMap::new();
+        let mut runs = Runs::default();
         for event in store.events(&wanted)? {
             self.cursor.mark = event.mark;
-            let run = match event.run {
-                None => None,
-                Some(no) => match ids.get(&no) {
-                    Some(known) => known.clone(),
-                    None => {
-                        let id = store.run(no)?.map(|view| view.run.id);
-                        ids.entry(no).or_insert(id).clone()
-                    }
-                },
-            };
+            let run = event.run.map(|no| runs.id(store, no)).transpose()?.flatten();
             if self.gives(event.kind.name()) {
                 given.push((view::Event::new(&event, run), self.cursor.to_string()));
             }

@@ -3,16 +3,18 @@
 //!
 //! The shapes are those of `outlast_view`.
 
-pub(super) mod attempts;
 pub(super) mod entries;
 pub(super) mod events;
 pub mod exchange;
 pub mod gist;
-pub(super) mod jobs;
 mod progress;
-pub mod resume_tax;
 pub(super) mod runs;
 pub(super) mod stream;
+
+/// What each restart of a run bought again.
+pub mod resume_tax {
+    pub use crate::proxy::resume_tax::{Restarts, Resumption, Tax, find};
+}
 
 use super::query::Query;
 use crate::state::Error;

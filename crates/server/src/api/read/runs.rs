@@ -1,18 +1,23 @@
-//! Routes of runs: their list, a page of batch jobs, and the summary of one run.
+//! Routes of runs: their list, a page of batch jobs, the summary of one run, its attempts, iterations, items and resume tax.
+
+use std::collections::BTreeMap;
 
 use outlast_core::{
-    reads::{runs, tightest::Above},
-    run::status::Status,
-    store::{self, RunView, Store},
-    words::id::RunNo,
+    journal::{self, job::ItemRow, payload::Payload},
+    price::PriceTable,
+    reads::{entries, runs, tightest::Above, waits},
+    run::{attempt::Attempt, status::Status},
+    store::{self, Page, RunView, Store},
+    words::id::{RunNo, Seq},
 };
 use outlast_view::{self as view, Time};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::words;
+use super::{exchange, words};
 use crate::{
     api::request::{Answered, ApiRequest, json},
+    proxy::resume_tax,
     state::Error,
 };
 
@@ -114,4 +119,88 @@ pub async fn summary(asked: ApiRequest) -> Answered {
         })
     });
     json(&summary.await?)
+}
+
+/// Answers with all attempts of a run, oldest first, and with the spans of time in which it waited; with `died=true` only
+/// with attempts that died.
+pub async fn attempts(asked: ApiRequest) -> Answered {
+    let died = asked.query.flag("died")?;
+    let run = asked.run().await?.run;
+    let (found, waits) =
+        asked.read(move |store| Ok((store.attempts(run.no)?, waits::list(store, run.no)?))).await?;
+    let found: Vec<view::Attempt> =
+        found.iter().filter(|a| a.died() || !died).map(view::Attempt::new).collect();
+    let waits: Vec<view::Wait> = waits.iter().map(view::Wait::new).collect();
+    json(&json!({ "run": run.id, "attempts": found, "waits": waits }))
+}
+
+/// Answers with the iterations of a run, oldest first, each with its attempts.
+pub async fn iterations(asked: ApiRequest) -> Answered {
+    let run = asked.run().await?.run;
+    let attempts = asked.read(move |store| store.attempts(run.no)).await?;
+    let mut turns: BTreeMap<i64, Vec<&Attempt>> = BTreeMap::new();
+    attempts.iter().for_each(|a| turns.entry(a.iteration).or_default().push(a));
+    let turn = |(iteration, of): (&i64, &Vec<&Attempt>)| {
+        let ended = of.iter().map(|a| a.ended_at).collect::<Option<Vec<_>>>();
+        json!({
+            "iteration": iteration,
+            "began_at": of.iter().map(|a| a.started_at).min().map(view::Time),
+            "ended_at": ended.and_then(|all| all.into_iter().max()).map(view::Time),
+            "attempts": of.iter().map(|a| a.no).collect::<Vec<_>>(),
+            "deaths": of.iter().filter(|a| a.died()).count(),
+        })
+    };
+    json(&json!({ "run": run.id, "iterations": turns.iter().map(turn).collect::<Vec<_>>() }))
+}
+
+/// Default number of items in a page.
+const ITEMS: usize = 200;
+
+/// Item with its recorded value, if that was asked for.
+#[derive(Serialize)]
+struct ItemWithValue {
+    #[serde(flatten)]
+    item: view::Item,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
+}
+
+/// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
+/// page can be short.
+pub async fn items(asked: ApiRequest) -> Answered {
+    let standings = words(&asked.query, "standing", &journal::Standing::ALL, journal::Standing::name)?;
+    let after = Seq(asked.query.number("after")?.unwrap_or(0));
+    let (limit, values) = (asked.query.limit(ITEMS, MOST)?, asked.query.flag("values")?);
+    let run = asked.run().await?.run;
+    let page = Page { values, ..Page::new(after, limit + 1) };
+    let mut found = asked.read(move |store| store.items(run.no, &page)).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let cursor = found.last().filter(|_| more).map(|(row, _)| row.seq);
+    let one = |(row, value): &(_, Option<Payload>)| {
+        let value = value.as_ref().and_then(|payload| payload.decode().ok());
+        ItemWithValue { item: view::Item::new(row), value: value.map(|bytes| exchange::value(&bytes)) }
+    };
+    let wanted = |row: &&(ItemRow, _)| standings.is_empty() || standings.contains(&row.0.detail.standing);
+    let items: Vec<ItemWithValue> = found.iter().filter(wanted).map(one).collect();
+    json(&json!({ "run": run.id, "items": items, "after": cursor }))
+}
+
+/// Returns the prices that a run began with; the built-in ones if none are kept, or those are not understood.
+fn prices(view: &RunView) -> PriceTable {
+    let file = view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref());
+    file.and_then(|file| PriceTable::with_overrides(&file.text).ok()).unwrap_or_else(PriceTable::builtin)
+}
+
+/// Answers with what each restart of a run bought again, and the total.
+pub async fn resume_tax(asked: ApiRequest) -> Answered {
+    let view = asked.run().await?;
+    let id = view.run.id.clone();
+    let found = asked
+        .read(move |store| {
+            let no = view.run.no;
+            resume_tax::find(store, no, &prices(&view), &store.attempts(no)?, entries::each(store, no))
+        })
+        .await?;
+    json(&json!({ "run": id, "total": resume_tax::Tax::of(&found), "resumptions": found }))
 }

@@ -13,7 +13,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Error, show::Usage, tokens::Tokens};
+use super::{Act, Error, run::Usage, tokens::Tokens};
 use crate::api::request::{Answered, ApiRequest, created, json};
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.

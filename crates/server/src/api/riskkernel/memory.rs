@@ -51,7 +51,7 @@ fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast
     // Other interfaces may have written any value there. What is not a JSON string is shown as its text.
     let value = serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
     let (namespace, key) = (item.namespace.clone(), item.key.clone());
-    let run_id = runs.by(store, item)?.run;
+    let run_id = runs.by(store, item)?.run.map(|id| id.to_string());
     Ok(Fact { namespace, key, value, run_id, updated_at: rfc3339(item.at) })
 }
 

@@ -7,7 +7,6 @@ pub(super) mod approval;
 pub(super) mod checkpoint;
 pub(super) mod memory;
 pub(super) mod run;
-mod show;
 mod tokens;
 
 use outlast_core::{

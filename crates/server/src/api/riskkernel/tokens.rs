@@ -4,13 +4,11 @@ use std::collections::HashMap;
 
 use outlast_core::{
     journal::{Entry, Kind, State},
+    reads::entries,
     store::{self, Store},
     words::id::{Micros, RunNo, Seq},
 };
 use parking_lot::Mutex;
-
-/// Number of entries read at once.
-const PAGE: usize = 1000;
 
 /// Number of runs in the cache, at which it is emptied.
 const RUNS: usize = 4096;
@@ -41,15 +39,15 @@ impl Tokens {
         let known = || self.0.lock();
         let (mut upto, mut closed) = known().get(&run).copied().unwrap_or_default();
         let (mut all, mut firm) = (closed, true);
-        each(store, run, upto, |e| {
-            all.add(e);
+        for e in entries::each_after(store, run, upto) {
+            let e = e?;
+            all.add(&e);
             // A call in doubt may still get its true usage.
             firm &= e.kind != Kind::Call || !matches!(e.state, State::Open | State::Unknown);
             if firm {
                 (upto, closed) = (e.seq, all);
             }
-            true
-        })?;
+        }
         let mut known = known();
         if known.len() >= RUNS {
             known.clear();
@@ -61,33 +59,15 @@ impl Tokens {
     /// Returns the tokens of a run's calls that were closed by the time `at`, among the entries up to `before`.
     pub fn by(store: &dyn Store, run: RunNo, before: Seq, at: Micros) -> Result<Counted, store::Error> {
         let mut counted = Counted::default();
-        each(store, run, Seq(0), |e| {
+        for e in entries::each(store, run) {
+            let e = e?;
             if e.closed_at.is_some_and(|closed| closed <= at) {
-                counted.add(e);
+                counted.add(&e);
             }
-            e.seq < before
-        })?;
+            if e.seq >= before {
+                break;
+            }
+        }
         Ok(counted)
-    }
-}
-
-/// Visits the entries of a run after `after`, until `go_on` returns false.
-fn each(
-    store: &dyn Store,
-    run: RunNo,
-    mut after: Seq,
-    mut go_on: impl FnMut(&Entry) -> bool,
-) -> Result<(), store::Error> {
-    loop {
-        let page = store.entries(run, after, PAGE)?;
-        for e in &page {
-            after = e.seq;
-            if !go_on(e) {
-                return Ok(());
-            }
-        }
-        if page.len() < PAGE {
-            return Ok(());
-        }
     }
 }

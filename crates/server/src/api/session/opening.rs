@@ -31,7 +31,7 @@ use crate::{
         seat::{self, Act},
     },
     state,
-    wire::who::{CALLER, Shown},
+    wire::{shown::Shown, who::CALLER},
     work::{
         Hand,
         take::{self, OVER, Taken},

@@ -10,7 +10,7 @@ use outlast_core::{
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{list::NAMESPACE, show};
+use super::{NAMESPACE, show};
 use crate::{
     api::request::{ApiRequest, of_type},
     state::{Commits, Error, PAGE, StateDesk},

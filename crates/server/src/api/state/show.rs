@@ -6,7 +6,7 @@ use base64::Engine as _;
 use outlast_core::{
     state::{Item, Listed, Namespace, ResumePoint, Retention},
     store::{self, Store, state::Event},
-    words::id::RunNo,
+    words::id::{RunId, RunNo},
 };
 use outlast_view::{Time, shape};
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct By {
     /// Time of the commit.
     pub at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
+    pub run: Option<RunId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i64>,
 }
@@ -56,14 +56,15 @@ pub struct Commit {
 
 /// Cache of run ids by run number, so that each is looked up once.
 #[derive(Default)]
-pub struct Runs(HashMap<RunNo, Option<String>>);
+pub struct Runs(HashMap<RunNo, Option<RunId>>);
 
 impl Runs {
-    fn id(&mut self, store: &dyn Store, run: RunNo) -> Result<Option<String>, store::Error> {
+    /// Returns the id of a run; `None` if the run is not there.
+    pub fn id(&mut self, store: &dyn Store, run: RunNo) -> Result<Option<RunId>, store::Error> {
         if let Some(known) = self.0.get(&run) {
             return Ok(known.clone());
         }
-        let id = store.run(run)?.map(|view| view.run.id.to_string());
+        let id = store.run(run)?.map(|view| view.run.id);
         self.0.insert(run, id.clone());
         Ok(id)
     }

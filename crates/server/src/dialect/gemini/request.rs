@@ -6,8 +6,8 @@ use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
+    request::read_tier,
     request::{BadRequest, BodyReader, CapPlace, CapSpan, Request, Result, read_body, required},
-    service_tier::read_tier,
 };
 
 pub(super) fn parse(body: &[u8]) -> Result<Request> {
