@@ -10,7 +10,7 @@
 //! | `POST /v1/messages/count_tokens`, `GET /v1/models` | free |
 //! | `GET` and `DELETE /v1/responses/ID`, `GET …/input_items` | free; responses are kept for the provider's life |
 //!
-//! Other servers that speak OpenAI's API are imitated below `/openai`, `/api` and `/ollama`: see [`manner`].
+//! Other servers that speak OpenAI's API are imitated below `/openai`, `/api` and `/ollama`: see [`route`].
 //!
 //! **Answers are deterministic.** Text and ids follow from the request's digest (path and decoded body) and its
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
@@ -60,9 +60,7 @@ use tokio::{
 
 use self::provider::Provider;
 pub use self::{
-    options::RateLimit,
-    options::{BadOption, FixedUsage},
-    options::{Encoding, Failure, Options},
+    options::{BadOption, Encoding, Failure, FixedUsage, Options, RateLimit},
     outage::Outages,
     plan::Window,
     provider::Received,

@@ -1,4 +1,11 @@
 //! Options of the fake provider, as `outlast mock` takes them from its command line.
+//!
+//! Rate limit of the fake provider: a bucket of calls, which fills at a steady rate.
+//!
+//! `--rate-limit 20/s,40`: 20 calls flow into it each second, up to 40. A call that finds the bucket empty is refused with 429, and
+//! with the time until the next one as `retry-after`, in whole seconds.
+//!
+//! Values that options and a request's `mock:` lines share, parsed from their text.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 

@@ -1,4 +1,12 @@
 //! Routes of the fake provider: a request's API, purpose and credential, read from its head.
+//!
+//! Imitations of servers that speak OpenAI's API and are not OpenAI, each below a path of its own.
+//!
+//! | base URL | imitates |
+//! |---|---|
+//! | `…/openai/v1` | Azure: the key is in `api-key`, or a token in `Authorization` |
+//! | `…/api/v1` | OpenRouter: `usage.cost` reports the cost, a millionth of a dollar for each token |
+//! | `…/ollama/v1` | Ollama: no key is needed, and a stream never reports its usage |
 
 use http::{HeaderValue, Method, Uri, request::Parts, uri::PathAndQuery};
 

@@ -8,6 +8,7 @@ mod question;
 pub mod state;
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -15,7 +16,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     engine::{self, Op, Outcome, Verb},
@@ -49,12 +50,23 @@ pub enum Durability {
 }
 
 /// Run with its spec and envelope, as committed.
+///
+/// As text, for the commands of another machine, it lacks values that only the next start of the run's command needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunView {
     pub run: Run,
+    #[serde(serialize_with = "without_values")]
     pub spec: Spec,
     /// The run's own envelope, without its ancestors'.
     pub envelope: Envelope,
+}
+
+/// Writes a spec without its environment, price file and upstreams: no command prints them.
+fn without_values<S: Serializer>(spec: &Spec, to: S) -> Result<S::Ok, S::Error> {
+    let mut spec = Spec { upstreams: BTreeMap::new(), ..spec.clone() };
+    spec.command.iter_mut().for_each(|command| command.env.clear());
+    spec.prices.iter_mut().filter_map(|prices| prices.file.as_mut()).for_each(|file| file.text.clear());
+    spec.serialize(to)
 }
 
 /// Filter for listing runs, newest first.

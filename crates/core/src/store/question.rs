@@ -89,6 +89,33 @@ macro_rules! questions {
     };
 }
 
+/// Argument of a question.
+trait Argument {
+    /// Returns the number of rows that the argument asks for; `None` if it names none.
+    fn limit(&mut self) -> Option<&mut usize>;
+}
+
+impl Argument for usize {
+    fn limit(&mut self) -> Option<&mut usize> {
+        Some(self)
+    }
+}
+
+macro_rules! arguments {
+    ($($Type:ty $(: $limit:ident)?),* $(,)?) => {
+        $(impl Argument for $Type {
+            fn limit(&mut self) -> Option<&mut usize> {
+                None$(.or(Some(&mut self.$limit)))?
+            }
+        })*
+    };
+}
+
+arguments! {
+    RunFilter: limit, ApprovalFilter: limit, Page: limit, EventQuery: limit, Scan: limit, EventRange: limit,
+    RunId, RunNo, EnvelopeNo, Seq, Sought, Role, InstanceNo, Micros, String, i64, Which, After,
+}
+
 macro_rules! question_and_answer {
     ($($(#[doc = $doc:expr])* $(#[serde($serde:ident)])? $question:ident =>
        $method:ident($($arg:ident: $(& $lifetime:lifetime)? $type:ident),*) -> $answer:ty;)*) => {
@@ -97,6 +124,19 @@ macro_rules! question_and_answer {
         #[serde(rename_all = "snake_case")]
         pub enum Question {
             $($(#[doc = $doc])* $(#[serde($serde)])? $question { $($arg: <$type as ToOwned>::Owned),* },)*
+        }
+
+        impl Question {
+            /// Returns the question with at most `most` rows asked for. One row, or a list that a store has whole, has no
+            /// such bound.
+            pub fn bounded(mut self, most: usize) -> Question {
+                match &mut self {
+                    $(Question::$question { $($arg),* } => {
+                        $($arg.limit().into_iter().for_each(|limit| *limit = most.min(*limit));)*
+                    })*
+                }
+                self
+            }
         }
 
         /// Answer to the question of the same name.

@@ -17,7 +17,6 @@ use outlast_core::{
         budgets,
         forks::{Point, prepare},
     },
-    run::Spec,
     store::{self, Answer, Durability, Question, Store},
     words::id::{RunNo, Seq},
 };
@@ -85,7 +84,9 @@ pub(super) async fn post(asked: ApiRequest) -> Result<Response<AnswerBody>, Erro
         return Err(other(format!("its shapes have the number {}, and these {SHAPES}", sent.shapes)));
     }
     let text = match sent.what {
-        What::Ask(question) => asked.read(move |store| Ok(text(&ask(store, &bounded(question))?))).await??,
+        What::Ask(question) => {
+            asked.read(move |store| Ok(text(&ask(store, &question.bounded(MOST))?))).await??
+        }
         What::Order(op) => {
             asked.caller.must_be_a_person()?;
             let by = asked.actor();
@@ -107,89 +108,8 @@ fn text(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|e| Error::BadValue(e.to_string()))
 }
 
-/// Bounds the number of rows that a question asks for.
-fn bounded(mut question: Question) -> Question {
-    let limit = match &mut question {
-        Question::Runs { filter } => &mut filter.limit,
-        Question::Approvals { filter } => &mut filter.limit,
-        Question::Entries { limit, .. }
-        | Question::Steps { limit, .. }
-        | Question::StateHistory { limit, .. }
-        | Question::Namespaces { limit, .. }
-        | Question::Agents { limit, .. } => limit,
-        Question::Items { page, .. } => &mut page.limit,
-        Question::Events { query } => &mut query.limit,
-        Question::StateKeys { scan } | Question::StateScan { scan } => &mut scan.limit,
-        Question::StateEvents { range } => &mut range.limit,
-        // One row, or a list that a store has whole.
-        Question::RunNo { .. }
-        | Question::Run { .. }
-        | Question::Statuses {}
-        | Question::Envelope { .. }
-        | Question::Budgets {}
-        | Question::Attempts { .. }
-        | Question::Entry { .. }
-        | Question::Newest { .. }
-        | Question::NewestRequest { .. }
-        | Question::Payload { .. }
-        | Question::NewestEvent {}
-        | Question::Deliveries {}
-        | Question::LiveInstances {}
-        | Question::Instance { .. }
-        | Question::Ledger { .. }
-        | Question::TokenKeys {}
-        | Question::Now {}
-        | Question::State { .. }
-        | Question::StateAt { .. }
-        | Question::ResumePoint { .. }
-        | Question::StatePosition {}
-        | Question::Namespace { .. }
-        | Question::TransactionOutcome { .. } => return question,
-    };
-    *limit = MOST.min(*limit);
-    question
-}
-
 fn ask(store: &dyn Store, question: &Question) -> Result<Answered, store::Error> {
-    let mut answer = store.answer(question)?;
-    match &mut answer {
-        Answer::Run(view) => view.iter_mut().for_each(|view| strip(&mut view.spec)),
-        Answer::Runs(views) => views.iter_mut().for_each(|view| strip(&mut view.spec)),
-        // Nothing else has the spec of a run.
-        Answer::RunNo(_)
-        | Answer::Statuses(_)
-        | Answer::Approvals(_)
-        | Answer::Envelope(_)
-        | Answer::Budgets(_)
-        | Answer::Attempts(_)
-        | Answer::Entry(_)
-        | Answer::Entries(_)
-        | Answer::Items(_)
-        | Answer::Steps(_)
-        | Answer::Newest(_)
-        | Answer::NewestRequest(_)
-        | Answer::Payload(_)
-        | Answer::Events(_)
-        | Answer::NewestEvent(_)
-        | Answer::Deliveries(_)
-        | Answer::LiveInstances(_)
-        | Answer::Instance(_)
-        | Answer::Ledger(_)
-        | Answer::TokenKeys(_)
-        | Answer::Now(_)
-        | Answer::State(_)
-        | Answer::StateAt(_)
-        | Answer::StateHistory(_)
-        | Answer::StateKeys(_)
-        | Answer::StateScan(_)
-        | Answer::StateEvents(_)
-        | Answer::ResumePoint(_)
-        | Answer::StatePosition(_)
-        | Answer::Namespace(_)
-        | Answer::Namespaces(_)
-        | Answer::Agents(_)
-        | Answer::TransactionOutcome(_) => {}
-    }
+    let answer = store.answer(question)?;
     let beside = match (question, &answer) {
         (Question::Payload { run, seq, role }, Answer::Payload(found)) => {
             let had = found.as_ref().map_or(0, |payload| payload.bytes.len());
@@ -198,17 +118,6 @@ fn ask(store: &dyn Store, question: &Question) -> Result<Answered, store::Error>
         _ => Vec::new(),
     };
     Ok(Answered { answer, beside })
-}
-
-/// Removes values that only the next start of the run's command needs: environment, price file, upstreams.
-fn strip(spec: &mut Spec) {
-    if let Some(command) = &mut spec.command {
-        command.env.clear();
-    }
-    if let Some(file) = spec.prices.as_mut().and_then(|prices| prices.file.as_mut()) {
-        file.text.clear();
-    }
-    spec.upstreams.clear();
 }
 
 fn neighbours(

@@ -215,11 +215,8 @@ impl Reader {
         }
         let role = item["role"].as_str().unwrap_or(role).to_owned();
         if matches!(role.as_str(), "tool" | "function") {
-            let ids = item["tool_call_id"].as_str().map(str::to_owned).into_iter().collect();
-            return Turn {
-                role,
-                parts: vec![Part::Result(ToolResult { ids, text: plain(&item["content"]) })],
-            };
+            let result = result_of(item["tool_call_id"].as_str(), plain(&item["content"]));
+            return Turn { role, parts: vec![result] };
         }
         let thoughts = ["reasoning_content", "reasoning"].into_iter().find_map(|key| filled(&item[key]));
         let mut parts: Vec<Part> =
@@ -270,10 +267,7 @@ fn item_of_response(kind: &str, item: &Value) -> Option<Turn> {
     };
     let call = |name: &str, input: &str| vec![Part::Call(named("call_id", name, input))];
     let served = |name: &str, input: &str| Part::Served(named("id", name, input));
-    let result = |ids: &Value, output: &Value| {
-        let ids = ids.as_str().map(str::to_owned).into_iter().collect();
-        Part::Result(ToolResult { ids, text: plain(output) })
-    };
+    let result = |id: &Value, output: &Value| result_of(id.as_str(), plain(output));
     let (role, parts) = match kind {
         "function_call" => ("assistant", call("", "arguments")),
         "custom_tool_call" => ("assistant", call("", "input")),
@@ -341,25 +335,22 @@ fn part(block: &Value) -> Part {
         return Part::Call(read);
     }
     if let Some(result) = either(block, "functionResponse", "function_response") {
-        let ids = filled(&result["id"]).map(str::to_owned).into_iter().collect();
-        return Part::Result(ToolResult { ids, text: plain(&result["response"]) });
+        return result_of(filled(&result["id"]), plain(&result["response"]));
     }
     if let Some(code) = either(block, "executableCode", "executable_code") {
         let (name, input) = ("code_execution".to_owned(), text_or_json(&code["code"]));
         return Part::Served(ToolCall { id: text_or_json(&code["id"]), name, input });
     }
     if let Some(result) = either(block, "codeExecutionResult", "code_execution_result") {
-        let ids = filled(&result["id"]).map(str::to_owned).into_iter().collect();
         let text = filled(&result["output"]).or(result["outcome"].as_str()).unwrap_or_default().to_owned();
-        return Part::Result(ToolResult { ids, text });
+        return result_of(filled(&result["id"]), text);
     }
     let call = || ToolCall { id: text("id"), name: text("name"), input: block["input"].to_string() };
     match block["type"].as_str() {
         Some("tool_use") => Part::Call(call()),
         Some("server_tool_use" | "mcp_tool_use") => Part::Served(call()),
         Some(kind) if kind.ends_with("tool_result") => {
-            let ids = block["tool_use_id"].as_str().map(str::to_owned).into_iter().collect();
-            Part::Result(ToolResult { ids, text: plain(&block["content"]) })
+            result_of(block["tool_use_id"].as_str(), plain(&block["content"]))
         }
         Some("thinking") => Part::Thinking(text("thinking")),
         Some("refusal") => Part::Text(text("refusal")),
@@ -368,6 +359,10 @@ fn part(block: &Value) -> Part {
         _ if block["text"].is_string() => Part::Text(text("text")),
         kind => other(block, kind),
     }
+}
+
+fn result_of(id: Option<&str>, text: String) -> Part {
+    Part::Result(ToolResult { ids: id.map(str::to_owned).into_iter().collect(), text })
 }
 
 /// Text of a tool's result.
@@ -392,20 +387,18 @@ fn plain(content: &Value) -> String {
 fn other(block: &Value, kind: Option<&str>) -> Part {
     let (inline, file) = (either(block, "inlineData", "inline_data"), either(block, "fileData", "file_data"));
     let url = block["image_url"]["url"].as_str().or(block["image_url"].as_str());
-    let media = [Some(&block["source"]["media_type"])]
+    let media = [inline, file].into_iter().flatten().flat_map(|data| either(data, "mimeType", "mime_type"));
+    let media = [&block["source"]["media_type"]]
         .into_iter()
-        .flatten()
-        .chain([inline, file].into_iter().flatten().flat_map(|data| either(data, "mimeType", "mime_type")));
-    let media = media
-        .filter_map(Value::as_str)
-        .next()
+        .chain(media)
+        .find_map(Value::as_str)
         .or_else(|| url?.strip_prefix("data:").map_or(Some("at a URL"), |data| data.split(';').next()));
     let kind = kind.unwrap_or(if inline.is_some() { "data" } else { "part" });
     let what = media.map_or_else(|| kind.to_owned(), |media| format!("{kind} {media}"));
     let inline = inline.map_or(&Value::Null, |inline| &inline["data"]);
-    let places =
-        [&block["source"]["data"], inline, &block["input_audio"]["data"], &block["file"]["file_data"]];
-    let data = places.into_iter().chain([&block["file_data"]]).find_map(Value::as_str).or(url);
+    let file = [&block["file"]["file_data"], &block["file_data"]];
+    let places = [&block["source"]["data"], inline, &block["input_audio"]["data"]].into_iter().chain(file);
+    let data = places.into_iter().find_map(Value::as_str).or(url);
     let bytes = match data.map(|data| data.rsplit_once("base64,").map_or(data, |(_, data)| data)) {
         Some(data) => data.trim_end_matches('=').len() * 3 / 4,
         None => block.to_string().len(),

@@ -7,7 +7,7 @@ use outlast_core::{
 };
 use serde::Deserialize;
 
-use super::{Upstream, says::Says};
+use super::{Upstream, told_time::Says};
 
 /// Longest account name that is accepted, in bytes.
 const LONGEST: usize = 128;

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use outlast_core::{call::plan::WindowUse, words::outage::Cause};
 use serde_json::Value;
 
-use super::{outage, plan, refusal, says::Says};
+use super::{outage, plan, refusal, told_time::Says};
 
 /// Provider family whose base URL, credential and error shape a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

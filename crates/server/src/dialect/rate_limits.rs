@@ -2,7 +2,7 @@
 
 use outlast_core::call::rate::{Level, Levels};
 
-use super::says::Says;
+use super::told_time::Says;
 
 /// Longest reset of a rate limit that a call waits for, in milliseconds. A longer one is that of a daily or
 /// monthly quota.

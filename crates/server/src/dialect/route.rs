@@ -1,5 +1,7 @@
 //! Routing of requests: the paths that may go upstream, and the dialect that reads each. Any other path is
 //! refused.
+//!
+//! Spellings of a path: which targets two servers could read differently, and which paths a lenient server takes for one.
 
 use percent_encoding::percent_decode_str;
 

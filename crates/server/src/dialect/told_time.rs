@@ -2,7 +2,10 @@
 //!
 //! Whatever can be read is. What a number means follows from its size: no limit lasts thirty years, so from a thousand
 //! million on it is seconds since 1970, and from a million million on milliseconds.
+//!
+//! Times in an upstream's headers: how long to wait, and until when.
 
+use http::HeaderMap;
 use jiff::{
     Span, SpanRelativeTo, Timestamp, Unit,
     civil::{Date, Time, Weekday},
@@ -376,6 +379,39 @@ pub fn next_midnight(now: Micros, name: &str) -> Option<Micros> {
     let zone = zone(name, &Reader { now, zones: &no_zones })?;
     let here = Timestamp::from_microsecond(now.0).ok()?.to_zoned(zone);
     micros(here.tomorrow().ok()?.start_of_day().ok()?.timestamp())
+}
+
+/// Headers of an upstream's answer, and the time at which they arrived: the source of its rate limits and
+/// waits.
+#[derive(Clone, Copy)]
+pub struct Says<'h> {
+    pub headers: &'h HeaderMap,
+    /// Time at which the headers arrived, from which relative times count.
+    pub now: Micros,
+}
+
+impl Says<'_> {
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok().map(str::trim)
+    }
+
+    /// Returns the time in the header `name`: a moment, or a span from now. A plain number is seconds. `None` without a
+    /// readable one.
+    pub fn time(&self, name: &str) -> Option<Micros> {
+        self.reader().read(self.text(name)?)
+    }
+
+    /// Returns the time until which the upstream asks to wait: `retry-after` and its relatives; `None` without a readable
+    /// one.
+    pub fn retry_after(&self) -> Option<Micros> {
+        let ms = |name: &&str| self.reader().number(self.text(name)?, 1.0);
+        let in_ms = ["retry-after-ms", "x-ms-retry-after-ms"].iter().find_map(ms);
+        in_ms.or_else(|| ["retry-after", "x-retry-after"].iter().find_map(|name| self.time(name)))
+    }
+
+    pub fn reader(&self) -> Reader<'static> {
+        Reader { now: self.now, zones: &no_zones }
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{
     UpstreamError,
     answer::upstream_error,
     lenient::parse_json,
-    says::Says,
+    told_time::Says,
     told_time::{Reader, next_midnight},
 };
 

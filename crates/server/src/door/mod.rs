@@ -1,6 +1,8 @@
 //! The HTTP listener and its routing.
 //!
 //! The path of a request decides who answers: the page, our own routes, an MCP server, or the LLM proxy.
+//!
+//! The end of runs that nobody asks in any more: those of header callers, which no process drives to their end.
 
 mod tunnel;
 mod upwards;

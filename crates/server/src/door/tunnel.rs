@@ -20,10 +20,10 @@ use crate::{
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
+        network::bare,
         refuse::Refusal,
         socket::{Socket, Wire},
         target::move_key,
-        ways::bare,
         who::{self, Who},
     },
 };

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-use crate::wire::ways::Ways;
+use crate::wire::network::Ways;
 
 /// Host that may be reached: `HOST`, `HOST:PORT`, or `.DOMAIN` for every host below it. Without a port, 443.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use self::{
     authority::{Authority, Error},
     opened::Opened,
 };
-pub use crate::wire::ways::{Ways, is_excepted};
+pub use crate::wire::network::{Ways, is_excepted};
 use crate::{proxy::named::Providers, wire::network::Network};
 
 /// Interception of one run's connections.

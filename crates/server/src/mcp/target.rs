@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use parking_lot::Mutex;
 
 use super::mirror::Mirror;
-use crate::{proxy::upstream::Key, wire::ways::is_loopback};
+use crate::{proxy::upstream::Key, wire::network::is_loopback};
 
 /// Headers that the protocol or HTTP sets, so that a person cannot.
 const OWN: [&str; 9] = [

@@ -1,6 +1,8 @@
 //! Routing by model: sends calls on OpenAI's own path to a named upstream with `models_match = ["llama-*"]`.
 //!
 //! The patterns are configured by a person; a client chooses only the model.
+//!
+//! Patterns of model names, by which a named upstream takes calls: `models_match = ["llama-*"]`.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 

@@ -19,7 +19,7 @@ use hyper_util::{
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::wire::ways::{Ways, bare};
+use crate::wire::network::{Ways, bare};
 
 /// Connector to upstreams, either direct or through the proxy that stands before this machine. That proxy is for
 /// `https://` only.

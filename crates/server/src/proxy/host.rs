@@ -1,4 +1,6 @@
 //! The proxy under one configuration: the shared parts that requests use.
+//!
+//! Detects that the machine was asleep: connections may be dead then without notice.
 
 use std::{
     collections::HashSet,

@@ -28,7 +28,7 @@ pub use self::again::patience;
 use self::carry::{Answered, Carry, Settling, Tries};
 use super::{call::Call, config::Config, host::Host, log::Frames, log::Live, or_never, upstream::SendFailed};
 use crate::{
-    dialect::{self, AnswerStream, UpstreamError, says::Says, sse},
+    dialect::{self, AnswerStream, UpstreamError, sse, told_time::Says},
     wire::{encoding::Decoder, headers, incoming::append},
 };
 

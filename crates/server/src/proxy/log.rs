@@ -1,4 +1,6 @@
 //! A live exchange, shared by its task and its clients: the bytes of an answer in flight.
+//!
+//! Frames of an answer under way: their bytes in one piece, and where each of them ends.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! Seats: the run, attempt and scope that a request belongs to. Looked up once per run header or token, and cached.
+//!
+//! Compiled masks, under which the requests of a run are compared. A run keeps the masks that it was created with.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,8 @@
 //! The state behind gRPC and REST: transactions open in this process, the writer of a change, and the errors.
 //!
 //! gRPC and REST only translate; the engine's `Put` and the core's `Transactions` decide.
+//!
+//! History of an agent's keys, commit by commit: pages of events grouped into whole commits.
 
 mod error;
 pub mod retention;

@@ -1,4 +1,6 @@
 //! Bodies of requests, read whole.
+//!
+//! Growth of a buffer that is filled piece by piece and then kept.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};

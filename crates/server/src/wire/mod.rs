@@ -14,5 +14,4 @@ pub(crate) mod shown;
 pub(crate) mod socket;
 pub(crate) mod target;
 pub(crate) mod tokens;
-pub(crate) mod ways;
 pub(crate) mod who;

@@ -2,6 +2,8 @@
 //!
 //! Names and shapes are RiskKernel's (camel case, times in RFC 3339), with more members. A run asks with its token and
 //! reads its own approvals; a person decides, with the API token.
+//!
+//! Request for an approval, and the wait for a person's decision.
 
 pub(super) mod policies;
 pub mod show;

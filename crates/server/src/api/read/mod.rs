@@ -7,7 +7,6 @@ pub(super) mod entries;
 pub(super) mod events;
 pub mod exchange;
 pub mod gist;
-mod progress;
 pub(super) mod runs;
 pub(super) mod stream;
 

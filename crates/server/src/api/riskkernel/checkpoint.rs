@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::checkpoint::{Checkpoint, Name, OURS, Used},
-    journal::{Role, payload::Payload},
+    journal::{Entry, Role, payload::Payload},
     reads::entries::newest_saved,
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -10,10 +10,15 @@ use outlast_core::{
         id::{RunNo, Seq},
     },
 };
-use serde::{Deserialize, Serialize};
+use outlast_view::shape;
+use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Error, run::Usage, tokens::Tokens};
+use super::{
+    Act, Error,
+    run::Usage,
+    tokens::{Counted, Tokens},
+};
 use crate::api::request::{Answered, ApiRequest, created, json};
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
@@ -55,17 +60,18 @@ async fn encoded(text: String) -> Result<Payload, Error> {
     Ok(encoding.await.map_err(|_| store::Error::Closed)?)
 }
 
-/// The newest checkpoint of a run.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Latest {
-    run_id: String,
-    name: String,
-    /// Number of loops that the run had counted when the checkpoint was saved.
-    step_index: i64,
-    usage: Usage,
-    payload: Box<RawValue>,
-    created_at: String,
+shape! {
+    /// The newest checkpoint of a run.
+    #[serde(rename_all = "camelCase")]
+    Latest(run_id: String, entry: &Entry, used: &Used, counted: Counted, value: Box<RawValue>) {
+        run_id: String = run_id;
+        name: String = entry.key.clone().unwrap_or_default();
+        /// Number of loops that the run had counted when the checkpoint was saved.
+        step_index: i64 = used.loops;
+        usage: Usage = Usage::new(used, counted);
+        payload: Box<RawValue> = object(value);
+        created_at: String = rfc3339(entry.opened_at);
+    }
 }
 
 pub async fn latest(asked: ApiRequest) -> Answered<Error> {
@@ -79,14 +85,8 @@ fn read(store: &dyn Store, run: RunNo, run_id: String) -> Result<Option<Latest>,
     let Some(entry) = newest_saved(store, run)? else { return Ok(None) };
     let used: Used = of_checkpoint(store, run, entry.seq, Role::About)?;
     let counted = Tokens::by(store, run, entry.seq, entry.opened_at)?;
-    Ok(Some(Latest {
-        run_id,
-        name: entry.key.unwrap_or_default(),
-        step_index: used.loops,
-        usage: Usage::new(&used, counted),
-        payload: object(of_checkpoint(store, run, entry.seq, Role::Value)?),
-        created_at: rfc3339(entry.opened_at),
-    }))
+    let value = of_checkpoint(store, run, entry.seq, Role::Value)?;
+    Ok(Some(Latest::new(run_id, &entry, &used, counted, value)))
 }
 
 fn of_checkpoint<T: serde::de::DeserializeOwned>(

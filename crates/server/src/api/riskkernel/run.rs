@@ -20,10 +20,13 @@ use outlast_core::{
     },
     run::{Policy, Run, Spec, status::Status},
     store::{self, Ask as _, Durability, RunView, Store},
-    words::{calendar::rfc3339, id::RunNo},
+    words::{
+        calendar::rfc3339,
+        id::{Micros, RunNo},
+    },
 };
 use outlast_view::shape;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
@@ -192,22 +195,23 @@ pub async fn shown(asked: &ApiRequest, run: RunNo) -> Result<Shown, Error> {
     read.await?.ok_or(Error::State(state::Error::Store(store::Error::Closed)))
 }
 
-/// Run with its budget and usage, in the shape of RiskKernel's JSON.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Shown {
-    id: String,
-    name: String,
-    status: &'static str,
-    /// Code of the refusal that halted the run, or `cancelled`. Empty for a run that nothing stopped.
-    halt_reason: String,
-    budget: ShownBudget,
-    usage: Usage,
-    metadata: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pending_approval: Option<Approval>,
-    created_at: String,
-    updated_at: String,
+shape! {
+    /// Run with its budget and usage, in the shape of RiskKernel's JSON.
+    #[serde(rename_all = "camelCase")]
+    pub Shown(view: &RunView, usage: Usage, pending: Option<Approval>, awaits: bool, updated: Micros; let run = &view.run) {
+        id: String = run.id.to_string();
+        name: String = view.spec.name.clone().unwrap_or_default();
+        status: &'static str = status(run, awaits);
+        /// Code of the refusal that halted the run, or `cancelled`. Empty for a run that nothing stopped.
+        halt_reason: String = halt_reason(run);
+        budget: ShownBudget = ShownBudget::new(&view.envelope.limits);
+        usage: Usage = usage;
+        metadata: BTreeMap<String, String> = view.spec.tags.clone();
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pending_approval: Option<Approval> = pending;
+        created_at: String = rfc3339(run.created_at);
+        updated_at: String = rfc3339(updated);
+    }
 }
 
 shape! {
@@ -230,18 +234,9 @@ impl Shown {
         let now = store.now()?;
         let used = Used::of(run, &view.envelope, now);
         let awaits = run.awaits_a_person(now);
-        Ok(Shown {
-            id: run.id.to_string(),
-            name: view.spec.name.clone().unwrap_or_default(),
-            status: status(run, awaits),
-            halt_reason: halt_reason(run),
-            budget: ShownBudget::new(&view.envelope.limits),
-            usage: Usage::new(&used, tokens.of(store, run.no)?),
-            metadata: view.spec.tags.clone(),
-            pending_approval: if awaits { pending(store, run.no)?.first().map(Approval::new) } else { None },
-            created_at: rfc3339(run.created_at),
-            updated_at: rfc3339(changed_at(store, run)?),
-        })
+        let usage = Usage::new(&used, tokens.of(store, run.no)?);
+        let pending = if awaits { pending(store, run.no)?.first().map(Approval::new) } else { None };
+        Ok(Shown::new(view, usage, pending, awaits, changed_at(store, run)?))
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::carry::{Answered, Carry};
 use crate::{
-    dialect::says::Says,
+    dialect::told_time::Says,
     proxy::{
         call::Call,
         config::{Config, Seen},
