@@ -231,11 +231,6 @@ mod tests {
         assert_eq!(drawn(&options), drawn(&options));
         assert_ne!(drawn(&options), drawn(&Options { seed: 8, ..options.clone() }));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_bucket_gives_what_it_holds_and_then_what_flows_into_it() {
@@ -256,11 +251,6 @@ mod tests {
             assert!(text.parse::<RateLimit>().is_err(), "{text}");
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn values_are_read_from_their_text() {

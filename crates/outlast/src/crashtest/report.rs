@@ -10,7 +10,7 @@ use crate::{
     render::{
         amount::some,
         look::{Look, Page, Paint},
-        table::{Cell, Side, Table},
+        table::{Cell, Table},
     },
 };
 
@@ -195,10 +195,9 @@ impl Report {
     /// Returns the table of boundaries and kinds: `ok`, `wrong`, `told` where a call was left in doubt,
     /// `-` where the boundary was not reached; empty: not tried.
     fn table(&self) -> Table {
-        let kinds = Kind::ALL.map(|kind| (kind.name(), Side::Left));
-        let columns: Vec<_> =
-            [("BOUNDARY", Side::Left)].into_iter().chain(kinds).chain([("", Side::Left)]).collect();
-        let mut table = Table::new(&columns);
+        let kinds = Kind::ALL.map(Kind::name);
+        let columns: Vec<_> = ["BOUNDARY"].into_iter().chain(kinds).chain([""]).collect();
+        let mut table = Table::new(columns);
         for row in &self.boundaries {
             let cell = |kind| {
                 let tried = self.deaths.iter().find(|tried| tried.at == row.at && tried.kind == kind);
