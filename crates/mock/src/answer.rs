@@ -1,6 +1,6 @@
 //! An answer of the fake provider and its usage, before a dialect writes it.
 
-use outlast_core::words::usage::Usage;
+use outlast_core::words::Usage;
 
 use super::{
     cache::Cached,

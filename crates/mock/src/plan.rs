@@ -12,7 +12,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, header::HeaderName};
 use outlast_core::{
-    envelope::ceiling::{Ceilings, Length, Share},
+    envelope::{Ceilings, Length, Share},
     words::duration,
 };
 use serde::Serialize;

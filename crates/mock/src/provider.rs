@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 

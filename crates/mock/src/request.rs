@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, io::Read};
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, SeqAccess, Visitor},

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    run::instance::Instance,
+    run::Instance,
     store::{self, Store},
-    words::id::RunId,
+    words::RunId,
 };
 use outlast_process::{
     ancestry::{self, Program},

@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use outlast_core::{call::rate::Rate, engine::state::transaction::Conflicts, envelope::unit::Unit};
+use outlast_core::{call::Rate, engine::state::transaction::Conflicts, envelope::Unit};
 use outlast_server::{
     door::{Proxy, Sessions, Shows},
     grpc,

@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
-use outlast_core::run::instance::Identity;
+use outlast_core::run::Identity;
 use sha2::{Digest, Sha256};
 
 use super::proc_table::{self, ProcId};

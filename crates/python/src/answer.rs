@@ -1,12 +1,9 @@
 //! Answers: outcomes of operations as Python values.
 
 use outlast_core::{
-    engine::{
-        op::Outcome,
-        step::{Step, Turn},
-    },
-    envelope::unit::Unit,
-    journal::{approval::Answer, job::ItemClaim},
+    engine::{Outcome, Step, Turn},
+    envelope::Unit,
+    journal::{ItemClaim, approval::Answer},
     store,
 };
 use outlast_server::work::Hand;

@@ -1,18 +1,14 @@
 //! Requests approvals from people, and looks up the answers.
 
 use outlast_core::{
-    engine::approval::{Asker, RequestApproval},
+    engine::{Asker, RequestApproval},
     journal::{
-        Kind,
+        Kind, Payload,
         approval::{self, Answer, Status},
-        payload::Payload,
     },
     run::rules::Rules,
-    store::{Durability, filter::ApprovalFilter as Filter},
-    words::{
-        digest::Digest,
-        id::{RunNo, Seq},
-    },
+    store::{ApprovalFilter as Filter, Durability},
+    words::{Digest, RunNo, Seq},
 };
 use outlast_server::dialect::canonical_value;
 use pyo3::prelude::*;

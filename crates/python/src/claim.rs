@@ -4,7 +4,7 @@ use outlast_core::{
     engine,
     run::token,
     store::{Error, RunView},
-    words::id::Slot,
+    words::Slot,
 };
 use outlast_server::work::take::{self, Taken};
 use pyo3::{PyResult, Python};

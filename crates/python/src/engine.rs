@@ -8,24 +8,13 @@ use std::{
 
 use outlast::{program::embedded, serve::proxy_setup, settings::policies};
 use outlast_core::{
-    engine::{
-        act::InName,
-        item::{ExpectItems, ResetItem},
-        run::{limits::Raise, start::Start},
-        state::{put::Put, retain::Retain, transaction::Conflicts},
-    },
-    envelope::{
-        Refusal,
-        unit::{Limits, PerUnit},
-    },
-    journal::{Kind, job::ItemRow},
-    run::{OnDivergence, Policy, Spec, status::Status},
+    engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
+    envelope::{Limits, PerUnit, Refusal},
+    journal::{ItemRow, Kind},
+    run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
     store::{Ask as _, Durability, Error, Page, RunView, Sought},
-    words::{
-        clock::random,
-        id::{Micros, RunId, RunNo, Seq, Slot},
-    },
+    words::{Micros, RunId, RunNo, Seq, Slot, clock::random},
 };
 use outlast_server::{
     beat::Beat,

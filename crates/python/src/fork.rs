@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use outlast::program::find::fork_point;
 use outlast_core::{
-    engine::{act::InName, run::fork::Snapshot},
+    engine::{InName, Snapshot},
     reads::forks::{Point, id_of, prepare},
     store::{Ask as _, Durability},
-    words::id::{AttemptNo, Micros, RunId},
+    words::{AttemptNo, Micros, RunId},
 };
 use pyo3::prelude::*;
 

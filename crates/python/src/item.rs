@@ -1,6 +1,6 @@
 //! Items of a batch job and steps in doubt, used through an attempt: claimed, retried, recorded, returned, decided.
 
-use outlast_core::{engine::item::ItemEnd, journal::job::OnChange, words::digest::Digest};
+use outlast_core::{engine::ItemEnd, journal::OnChange, words::Digest};
 use outlast_server::work::Deed;
 use pyo3::prelude::*;
 

@@ -6,17 +6,11 @@ use std::{
 };
 
 use outlast_core::{
-    envelope::unit::Unit,
-    journal::{
-        job::{ItemRow, Standing},
-        payload::Payload,
-    },
+    envelope::Unit,
+    journal::{ItemRow, Payload, job::Standing},
     reads::runs,
     store::{Error, Page, RunFilter, Store},
-    words::{
-        digest::Digest,
-        id::{RunNo, Seq},
-    },
+    words::{Digest, RunNo, Seq},
 };
 use pyo3::{prelude::*, types::PyBytes};
 use serde_json::json;

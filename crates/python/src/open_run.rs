@@ -7,11 +7,11 @@ use outlast::{
     program::error::CliError,
 };
 use outlast_core::{
-    engine::{actor::Actor, call::admit::Admission, op::Op, state::put::Change},
+    engine::{Actor, Admission, Change, Op},
     envelope::Refusal,
     run::token,
     store::{Ask as _, Durability},
-    words::id::{RunId, Seq, Slot},
+    words::{RunId, Seq, Slot},
 };
 use outlast_server::{
     beat::Word,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use outlast_core::{
     store::{Error, Store},
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 use outlast_process::identity;
 use outlast_server::node::declare_dead;

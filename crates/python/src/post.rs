@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Wake},
 };
 
-use outlast_core::{engine::op::Outcome, store};
+use outlast_core::{engine::Outcome, store};
 use outlast_server::work::Hand;
 use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;

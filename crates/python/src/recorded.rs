@@ -6,12 +6,9 @@ use std::{
 };
 
 use outlast_core::{
-    journal::{State, payload::Payload},
+    journal::{Payload, State},
     store::{Error, Store},
-    words::{
-        digest::Digest,
-        id::{RunNo, Seq},
-    },
+    words::{Digest, RunNo, Seq},
 };
 use pyo3::prelude::*;
 

@@ -7,8 +7,8 @@ use std::{
 
 use outlast::program::{actor, context::Context};
 use outlast_core::{
-    engine::op::Op,
-    run::token::TokenKey,
+    engine::Op,
+    run::TokenKey,
     store::{Durability, Store},
 };
 use outlast_server::{

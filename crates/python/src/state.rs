@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::state::{
-        put::Change,
-        transaction::{self, Conflicts, Seen, Transactions},
+    engine::{
+        Change,
+        state::transaction::{self, Conflicts, Seen, Transactions},
     },
     reads::places,
     state::{At, Item, Name, Position, ResumePoint},
@@ -13,7 +13,7 @@ use outlast_core::{
         self, Ask as _, Durability, Store, Which,
         state::{EventRange, Moment, Scan},
     },
-    words::id::{Micros, RunNo},
+    words::{Micros, RunNo},
 };
 use pyo3::{prelude::*, types::PyBytes};
 

@@ -6,10 +6,7 @@ use std::sync::{
 };
 
 use outlast_core::{
-    engine::{
-        call::settle::StorePart,
-        op::{Op, Outcome},
-    },
+    engine::{Op, Outcome, StorePart},
     store::{self, Durability, Store},
 };
 use outlast_server::work::Hand;

@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 
 use outlast_core::{
-    engine::state::put::Change,
-    envelope::unit::{Limits, Unit},
-    journal::{
-        Role,
-        payload::{MAX_LEN, Payload},
-    },
+    engine::Change,
+    envelope::{Limits, Unit},
+    journal::{Payload, Role, payload::MAX_LEN},
     state::Name,
     store::Store,
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use pyo3::prelude::*;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     store::{self, RunView, Store},
-    words::id::{EnvelopeNo, RunNo},
+    words::{EnvelopeNo, RunNo},
 };
 use outlast_view::RunDetail;
 use serde::Serialize;

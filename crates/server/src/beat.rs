@@ -4,12 +4,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        self,
-        run::process::{Active, ActiveTime, Pulse},
-    },
+    engine::{self, Active, ActiveTime, Pulse},
     store::Error,
-    words::id::{AttemptNo, InstanceNo, RunNo},
+    words::{AttemptNo, InstanceNo, RunNo},
 };
 use parking_lot::Mutex;
 

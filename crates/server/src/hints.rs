@@ -111,7 +111,7 @@ impl Ear {
 mod tests {
     use outlast_core::{
         memory::MemoryStore,
-        words::{clock::ManualClock, id::Micros},
+        words::{ManualClock, Micros},
     };
 
     use super::*;

@@ -15,17 +15,10 @@ use outlast_core::{
         Membership,
         membership::{HEARTBEAT_MS, goodbye},
     },
-    engine::{
-        self,
-        rule::taking::{Heir, Received},
-        run::process::{Active, DeclareDead, Pulse, Register, Renew, Swept},
-    },
-    run::instance::{Identity, Instance, Life},
+    engine::{self, Active, DeclareDead, Heir, Pulse, Received, Register, Renew, Swept},
+    run::{Identity, Instance, Life},
     store::{Ask as _, Durability, Error, Store},
-    words::{
-        clock::{Clock, Entropy, random},
-        id::InstanceNo,
-    },
+    words::{Clock, Entropy, InstanceNo, clock::random},
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified};

@@ -3,21 +3,10 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        call::{
-            admit::Admit,
-            settle::{Bill, Close, Settle},
-        },
-    },
+    engine::{Actor, Admit, Bill, Close, Settle},
     journal::{Opening, iteration_scope},
     price::Bound,
-    words::{
-        clock::{Entropy, random},
-        digest::{Digest, MatchKey},
-        id::{AttemptNo, Slot},
-        usage::{ServiceTier, Usage},
-    },
+    words::{AttemptNo, Digest, Entropy, MatchKey, ServiceTier, Slot, Usage, clock::random},
 };
 
 /// Picodollars in one nano-USD.

@@ -1,9 +1,9 @@
 //! The interface between the writer thread and one database.
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need},
+    engine::{Loaded, Need},
     store::{Error, load::Fetch},
-    words::id::{InstanceNo, Micros},
+    words::{InstanceNo, Micros},
 };
 
 use crate::gate::Inside;

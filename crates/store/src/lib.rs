@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 use outlast_core::{
     reads::forked::Forked,
     store::{Error, Store},
-    words::clock::{Clock, Entropy},
+    words::{Clock, Entropy},
 };
 
 pub use format::{FORMAT, OLDEST};

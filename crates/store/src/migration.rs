@@ -3,9 +3,9 @@
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use outlast_core::{
-    run::instance::{Identity, Instance},
+    run::{Identity, Instance},
     store::Error,
-    words::id::Micros,
+    words::Micros,
 };
 use rustix::process::Pid;
 
@@ -97,7 +97,7 @@ fn start_time(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::run::instance::Life;
+    use outlast_core::run::Life;
 
     use super::*;
 

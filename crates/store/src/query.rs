@@ -9,14 +9,13 @@ use std::{
 };
 
 use outlast_core::{
-    envelope::{Envelope, budget::BudgetView, unit::MOST_PER_CALL},
+    envelope::{BudgetView, Envelope, unit::MOST_PER_CALL},
     journal::{Entry, Role},
-    run::{attempt::Attempt, instance::Instance},
+    run::{Attempt, Instance},
     store::{
-        Answer, Error, INLINE_VALUE, LedgerLine, Question, RunFilter, Sought, WHOLE_VALUE,
-        filter::ApprovalFilter,
+        Answer, ApprovalFilter, Error, INLINE_VALUE, LedgerLine, Question, RunFilter, Sought, WHOLE_VALUE,
     },
-    words::id::Micros,
+    words::Micros,
 };
 
 use crate::{

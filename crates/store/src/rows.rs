@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use outlast_core::envelope::unit::{Amounts, Unit};
+use outlast_core::envelope::{Amounts, Unit};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub type Json<T> = serde_json::Result<T>;

@@ -5,7 +5,7 @@ use outlast_core::{
         Name, Progress, Retention, StepKey,
         rows::{Current, Rows, Trimmed},
     },
-    words::row::Touch,
+    words::Touch,
 };
 
 use crate::rows::{Cell, Dialect, replacing};

@@ -4,29 +4,13 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use outlast_core::{
-    envelope::{
-        Envelope,
-        budget::{Budget, BudgetView},
-        unit::{Amounts, Unit},
-    },
+    envelope::{Amounts, Budget, BudgetView, Envelope, Unit},
     events::{self, Event, Mark, delivery::Delivery},
-    journal::{
-        Entry, Kind, State,
-        job::{ItemRow, Job},
-        payload::{Codec, Payload},
-    },
-    run::{
-        Run, Spec,
-        attempt::Attempt,
-        instance::{Instance, Lease, Life},
-        origin::Origin,
-        status::Status,
-        token::TokenKey,
-    },
+    journal::{Entry, ItemRow, Job, Kind, Payload, State, payload::Codec},
+    run::{Attempt, Instance, Lease, Life, Origin, Run, Spec, Status, TokenKey},
     store::{LedgerLine, RunView, StepRow},
     words::{
-        digest::MatchKey,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
+        AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, MatchKey, Micros, OpNo, RunId, RunNo, Seq, Slot,
     },
 };
 

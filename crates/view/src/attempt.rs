@@ -3,10 +3,7 @@
 use outlast_core::{
     reads::waits,
     run::attempt,
-    words::{
-        id::{AttemptNo, Seq, Slot},
-        outage::Outage,
-    },
+    words::{AttemptNo, Outage, Seq, Slot},
 };
 
 use crate::Time;
@@ -136,7 +133,7 @@ fn signal_name(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::outage::{Cause, Outage};
+    use outlast_core::words::{Cause, Outage};
 
     use attempt::Exit;
 

@@ -2,13 +2,12 @@
 
 use outlast_core::{
     envelope::{
-        Envelope,
+        Envelope, Unit,
         budget::{self, BudgetView, UNITS},
-        unit::Unit,
     },
     reads::room,
     store::{self, RunView, Store},
-    words::id::{Micros, RunId},
+    words::{Micros, RunId},
 };
 use serde::Serializer;
 

@@ -1,19 +1,13 @@
 //! Journal entries, without their requests and answers, and items of batch jobs.
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     journal::{
-        self, CallDetail, ItemDetail, StepDetail, ToolDetail,
-        act::ActDetail,
+        self, ActDetail, CallDetail, ItemDetail, ItemRow, StepDetail, ToolDetail,
         approval::{self, ApprovalDetail, ApprovalId},
-        job::ItemRow,
     },
     reads::approvals::View,
-    words::{
-        digest::Digest,
-        id::{AttemptNo, RunId, Seq},
-        usage::{ServiceTier, Usage},
-    },
+    words::{AttemptNo, Digest, RunId, Seq, ServiceTier, Usage},
 };
 use serde_json::Value;
 

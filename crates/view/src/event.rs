@@ -3,7 +3,7 @@
 use outlast_core::{
     events::{self, Kind},
     run::attempt,
-    words::id::{Micros, RunId, Seq},
+    words::{Micros, RunId, Seq},
 };
 use serde::Serialize;
 use serde_json::{Value, json};

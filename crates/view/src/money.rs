@@ -1,7 +1,7 @@
 //! Amounts of dollars in JSON, each written twice: `NAME_nano_usd` to count with, `NAME_usd` as exact decimal text.
 //! Both are null where there is no amount.
 
-use outlast_core::words::money::NanoUsd;
+use outlast_core::words::NanoUsd;
 use serde::Serialize;
 
 /// Formats nano-USD as decimal dollars, exactly.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    envelope::{Evidence, Refusal, unit::Unit},
+    envelope::{Evidence, Refusal, Unit},
     journal::job,
     reads::tightest::{self, Whose},
-    run::{self, Policy, looping::Looping, origin::Origin, rules::Rules},
+    run::{self, Looping, Origin, Policy, rules::Rules},
     store::RunView,
-    words::id::{Micros, RunId, Seq},
+    words::{Micros, RunId, Seq},
 };
 
 use crate::{

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     call::plan,
-    envelope::ceiling::{Ceilings, Share},
+    envelope::{Ceilings, Share},
     reads::spend::{self, Grouping, Sum},
-    words::id::Micros,
+    words::Micros,
 };
 
 use crate::{

@@ -1,8 +1,8 @@
 //! Times in JSON.
 
 use outlast_core::words::{
+    Micros,
     calendar::{parse_rfc3339, rfc3339},
-    id::Micros,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 

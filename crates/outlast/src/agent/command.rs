@@ -8,9 +8,9 @@
 use std::{collections::BTreeMap, ffi::OsString};
 
 use outlast_core::{
-    engine::tool::Tool,
+    engine::Tool,
     store::{Ask as _, Durability},
-    words::digest::Digest,
+    words::Digest,
 };
 
 use outlast_server::dialect::conversation::ToolCall;

@@ -10,15 +10,12 @@ use std::{
 
 use outlast_core::{
     body,
-    engine::{actor::Actor, checkpoint},
-    envelope::unit::Unit,
+    engine::{Actor, checkpoint},
+    envelope::Unit,
     journal::{Kind, State},
-    run::{Record, attempt::Attempt},
+    run::{Attempt, Record},
     store::{self, Ask as _, Durability, RunView, Store},
-    words::{
-        clock::random,
-        id::{AttemptNo, RunNo, Seq},
-    },
+    words::{AttemptNo, RunNo, Seq, clock::random},
 };
 use outlast_process::exit::Exit;
 use outlast_server::{dialect::Upstream, door::Providers};

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use outlast_server::dialect::told_time::Reader;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 

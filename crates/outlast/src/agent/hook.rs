@@ -8,7 +8,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::tool::Tool,
+    engine::Tool,
     store::{Ask as _, Durability},
 };
 use outlast_server::dialect::conversation::ToolCall;

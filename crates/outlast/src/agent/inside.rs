@@ -4,10 +4,10 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use outlast_core::{
-    engine::{self, actor::Actor},
+    engine::{self, Actor},
     run::token::{self, Claims},
     store::{self, RunView, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 use outlast_server::dialect::Upstream;
 

@@ -98,7 +98,7 @@ fn cut(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::id::Micros;
+    use outlast_core::words::Micros;
 
     use super::*;
 

@@ -22,7 +22,7 @@ use outlast_core::{
     engine::tool::SCOPE,
     journal::{Entry, Kind, Role, State},
     store::{self, Store},
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    words::{AttemptNo, Micros, RunNo, Seq},
 };
 use outlast_server::{
     dialect::conversation::{self, ToolCall},

@@ -4,13 +4,10 @@
 use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        checkpoint::{Checkpoint, Name},
-    },
-    journal::{Kind, Role, payload::Payload},
+    engine::{Actor, Checkpoint, checkpoint::Name},
+    journal::{Kind, Payload, Role},
     store::{self, Ask as _, Durability, Sought, Store},
-    words::id::{AttemptNo, RunNo, Slot},
+    words::{AttemptNo, RunNo, Slot},
 };
 use outlast_server::door::Seen;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

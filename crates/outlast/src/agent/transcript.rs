@@ -13,13 +13,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        checkpoint::{Checkpoint, Name},
-    },
-    journal::{Kind, Role, payload::Payload},
+    engine::{Actor, Checkpoint, checkpoint::Name},
+    journal::{Kind, Payload, Role},
     store::{self, Ask as _, Durability, Sought, Store},
-    words::id::{RunNo, Seq, Slot},
+    words::{RunNo, Seq, Slot},
 };
 use serde::{Deserialize, Serialize};
 

@@ -6,18 +6,11 @@
 use std::{collections::HashSet, io};
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        step::Record,
-        tool::{BeginTool, GiveBackTool, Tool},
-    },
-    journal::{Entry, Kind, Opening, Role, State, payload::Payload},
-    run::attempt::Attempt,
+    engine::{Actor, BeginTool, GiveBackTool, Record, Tool},
+    journal::{Entry, Kind, Opening, Payload, Role, State},
+    run::Attempt,
     store::{self, Ask as _, Durability, Store},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, Micros, RunNo, Seq, Slot},
-    },
+    words::{AttemptNo, Digest, Micros, RunNo, Seq, Slot},
 };
 use outlast_server::dialect::conversation::ToolCall;
 pub use outlast_server::{api::read::gist::Outcome, dialect::conversation::command};

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use outlast_core::{
-    envelope::unit::{Limits, PerUnit, Unit},
-    words::id::RunNo,
+    envelope::{Limits, PerUnit, Unit},
+    words::RunNo,
 };
 
 use super::values;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use outlast_core::words::id::RunId;
+use outlast_core::words::RunId;
 
 /// Record an MCP server's tool calls: none is lost, and none is silently made twice
 ///

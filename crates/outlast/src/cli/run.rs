@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use outlast_core::{
-    envelope::ceiling::Ceilings,
+    envelope::Ceilings,
     run::{Pty, Unpriced},
-    words::id::RunId,
+    words::RunId,
 };
 
 use super::{

@@ -5,9 +5,9 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 use clap::{Args, ValueEnum};
 use outlast_core::{
     engine::state::transaction::Conflicts,
-    envelope::unit::{Limits, PerUnit, Unit},
+    envelope::{Limits, PerUnit, Unit},
     run::{self, Grpc, Policy},
-    words::money::NanoUsd,
+    words::NanoUsd,
 };
 
 use super::values::{self, Limit};

@@ -8,9 +8,9 @@ use clap::{
 };
 use outlast_core::{
     engine::state::transaction::Conflicts,
-    envelope::unit::{Limits, PerUnit, Unit},
+    envelope::{Limits, PerUnit, Unit},
     reads::spend::Grouping,
-    words::{BadText, duration, money::NanoUsd, size},
+    words::{BadText, NanoUsd, duration, size},
 };
 
 use super::supervise::{Argv, Orphans};

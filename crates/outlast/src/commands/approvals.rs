@@ -1,10 +1,10 @@
 //! `outlast approvals` lists approvals that wait for a person; `outlast approve ID` records the person's decision.
 
 use outlast_core::{
-    engine::{self, approval::DecideApproval},
-    journal::approval::{ApprovalId, Status},
+    engine::{self, DecideApproval},
+    journal::{ApprovalId, approval::Status},
     reads::{self, approvals::View},
-    store::filter::ApprovalFilter as Filter,
+    store::ApprovalFilter as Filter,
     words::BadText,
 };
 

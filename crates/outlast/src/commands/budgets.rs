@@ -2,10 +2,10 @@
 
 use clap::ArgGroup;
 use outlast_core::{
-    engine::budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
+    engine::{RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
-        budget::{Name, Per, Terms},
-        unit::Limits,
+        Limits, Per,
+        budget::{Name, Terms},
     },
     reads,
 };

@@ -1,6 +1,6 @@
 //! `outlast ctx set | get | env | ref | refs | clear`: the task context and memory references of a run.
 
-use outlast_core::engine::{self, state::put::Change};
+use outlast_core::engine::{self, Change};
 
 use super::prelude::*;
 use crate::{

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use outlast_core::journal::{
-    Role,
-    job::{ItemRow, Standing},
-};
+use outlast_core::journal::{ItemRow, Role, job::Standing};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::run::forget::{Forget, Forgot},
+    engine::{Forget, Forgot},
     reads::spend,
     store::LedgerLine,
 };

@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf};
 
 use outlast_core::{
-    engine::run::{fork::Snapshot, limits::Amend},
-    envelope::unit::Limits,
+    engine::{Amend, Snapshot},
+    envelope::Limits,
     reads::{
         self,
         forks::{Point, id_of, prepare},

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use outlast_core::journal::job::{ItemRow, Standing};
+use outlast_core::journal::{ItemRow, job::Standing};
 use outlast_view::{Job, exit_words};
 
 use super::{export::exception, jobs, prelude::*};

@@ -1,6 +1,6 @@
 //! `outlast notify [ls | retry | test]`: the endpoints that are told what happens.
 
-use outlast_core::{engine::notify::PutDelivery, events::delivery::Delivery};
+use outlast_core::{engine::PutDelivery, events::delivery::Delivery};
 use outlast_server::notify::Poster;
 
 use super::prelude::*;

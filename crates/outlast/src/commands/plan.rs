@@ -2,7 +2,7 @@
 
 use outlast_core::{
     call::plan::{Plan, Window},
-    envelope::ceiling::{Ceilings, Share},
+    envelope::{Ceilings, Share},
     reads::plans,
 };
 

@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     price::{Price, PriceTable, Update},
-    words::usage::ServiceTier,
+    words::ServiceTier,
 };
 use outlast_server::remote::download;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use outlast_core::{
     price::{Found, Price, PriceTable, Rates, Source, cost},
-    words::usage::{ServiceTier, Usage},
+    words::{ServiceTier, Usage},
 };
 use outlast_view::money::{Charged, PerRequest, WebSearch};
 

@@ -3,12 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        step::ResolveStep,
-        tool::{ResolveTool, Said},
-    },
-    journal::payload::Payload,
-    run::instance::Life,
+    engine::{ResolveStep, ResolveTool, Said},
+    journal::Payload,
+    run::Life,
 };
 use outlast_server::mcp::message;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outlast_core::engine::run::tell::{Tell, Word};
+use outlast_core::engine::{Tell, Word};
 
 use super::{budget::commands, prelude::*};
 use crate::supervisor::strays;

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, io};
 
 use outlast_core::{
-    engine::run::limits::Recount,
+    engine::Recount,
     envelope::{
+        BudgetView,
         audit::{Gone, Sums},
-        budget::BudgetView,
     },
-    journal::{Role, job::Counts},
-    words::id::EnvelopeNo,
+    journal::{Counts, Role},
+    words::EnvelopeNo,
 };
 
 use super::prelude::*;
@@ -222,17 +222,10 @@ mod tests {
     use std::sync::Arc;
 
     use outlast_core::{
-        engine::{
-            actor::Actor,
-            run::{claim::Enter, process::Register, start::Start},
-            step::CountLoop,
-        },
+        engine::{Actor, CountLoop, Enter, Register, Start},
         memory::MemoryStore,
-        run::instance::Identity,
-        words::{
-            clock::ManualClock,
-            id::{Micros, RunId},
-        },
+        run::Identity,
+        words::{ManualClock, Micros, RunId},
     };
 
     use super::*;

@@ -16,9 +16,9 @@ use outlast_core::{
         entries, happened,
         spend::Sum,
     },
-    run::status::Status,
-    store::{self, RunView, Store, filter::ApprovalFilter},
-    words::id::{Micros, RunId, RunNo},
+    run::Status,
+    store::{self, ApprovalFilter, RunView, Store},
+    words::{Micros, RunId, RunNo},
 };
 use outlast_server::api::read::{exchange, gist};
 use outlast_view::{

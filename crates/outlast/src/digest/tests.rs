@@ -3,21 +3,13 @@
 use std::{fs, process::Command, sync::Arc};
 
 use outlast_core::{
-    engine::run::{
-        claim::{Claim, Claimed},
-        end_attempt::{EndAttempt, Then},
-        pause::{AwaitProvider, ProviderAnswered},
-        process::Register,
-        start::Start,
+    engine::{
+        AwaitProvider, Claim, Claimed, EndAttempt, ProviderAnswered, Register, Start, run::end_attempt::Then,
     },
     memory::MemoryStore,
-    run::{self, Spec, attempt::Exit, instance::Identity},
+    run::{self, Exit, Identity, Spec},
     store::{Ask as _, Durability},
-    words::{
-        clock::{Clock as _, ManualClock},
-        id::Slot,
-        outage::{Cause, Outage},
-    },
+    words::{Cause, Clock as _, ManualClock, Outage, Slot},
 };
 
 use super::*;

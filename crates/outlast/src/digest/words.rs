@@ -1,6 +1,6 @@
 //! Words of a digest: a title of one line, and a text that fits a message.
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use outlast_view::{Digest, DigestRun, Standing, money};
 
 use crate::render::{

@@ -8,7 +8,7 @@ use outlast_core::{
     journal::{Kind, Role, State},
     reads::entries,
     store::{self, RunView, Store},
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    words::{AttemptNo, Micros, RunNo, Seq},
 };
 use outlast_files::Id;
 use outlast_server::{dialect::conversation, door::StoredAnswer};

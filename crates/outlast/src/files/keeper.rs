@@ -10,13 +10,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        checkpoint::{Checkpoint, Name},
-    },
-    journal::payload::Payload,
+    engine::{Actor, Checkpoint, checkpoint::Name},
+    journal::Payload,
     store::{Ask as _, Durability, Store},
-    words::id::{Seq, Slot},
+    words::{Seq, Slot},
 };
 use outlast_files::{Error, Id, Passed, diff};
 use outlast_server::door::Seen;

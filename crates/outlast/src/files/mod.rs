@@ -22,7 +22,7 @@ use outlast_core::{
     reads::runs,
     run::{Command, KeptFiles},
     store::{RunFilter, RunView, Store},
-    words::id::{RunId, RunNo},
+    words::{RunId, RunNo},
 };
 use outlast_files::{Cache, Collected, Id, Objects, Restored, Rules, Wish};
 use serde::{Deserialize, Serialize};

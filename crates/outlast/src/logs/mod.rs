@@ -15,7 +15,7 @@ use std::{
     path::Path,
 };
 
-use outlast_core::words::id::AttemptNo;
+use outlast_core::words::AttemptNo;
 use rustix::fs::{AtFlags, OFlags};
 
 use crate::program::file::{make_directory, open_below};

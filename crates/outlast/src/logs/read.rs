@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::words::id::AttemptNo;
+use outlast_core::words::AttemptNo;
 
 use rustix::fs::{Dir, OFlags};
 

@@ -19,28 +19,16 @@ use std::{
 use outlast_core::{
     call::Membership,
     engine::{
-        self,
-        actor::Actor,
-        run::{
-            claim::{Claim, Claimed},
-            end_attempt::{EndAttempt, Reopen, Then},
-            process::{Active, ActiveTime, Pulse},
-            start::Start,
-        },
+        self, Active, ActiveTime, Actor, Claim, Claimed, EndAttempt, Pulse, Reopen, Start,
+        run::end_attempt::Then,
     },
-    envelope::unit::Limits,
+    envelope::Limits,
     run::{
-        Run, Spec,
-        attempt::{Attempt, Exit},
-        instance::{Identity, Instance},
-        status::Status,
+        Attempt, Exit, Identity, Instance, Run, Spec, Status,
         token::{self, Claims},
     },
     store::{self, Ask as _, Durability, RunView, Store},
-    words::{
-        clock::random,
-        id::{AttemptNo, InstanceNo, RunId, RunNo, Slot},
-    },
+    words::{AttemptNo, InstanceNo, RunId, RunNo, Slot, clock::random},
 };
 use outlast_process::{end_tree::end_rest, identity, proc_table::ProcId, tree::Tree, wait::poll};
 use outlast_server::node::{HEARTBEAT, Node, declare_dead};

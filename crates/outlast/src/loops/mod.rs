@@ -11,7 +11,7 @@ pub mod lease;
 pub mod task_context;
 pub mod verbs;
 
-use outlast_core::{store::RunView, words::id::RunId};
+use outlast_core::{store::RunView, words::RunId};
 
 use crate::{
     cli::shell::ShellInitArgs,

@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use outlast_core::{
     engine,
-    run::instance::Identity,
+    run::Identity,
     store::{self, Store},
 };
 use outlast_process::{

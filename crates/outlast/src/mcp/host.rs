@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{store::Store, words::id::RunNo};
+use outlast_core::{store::Store, words::RunNo};
 use outlast_server::mcp::{
     front::Front,
     recorder::{Caller, Mark, OutgoingLine, Recorders},

@@ -8,25 +8,14 @@ use std::{
 
 use outlast_core::{
     engine::{
-        self,
-        actor::Actor,
-        approval::{Asker, RequestApproval},
-        call::delivered::{Delivered, Receiver},
-        run::{
-            claim::{Claim, Claimed},
-            end_attempt::{EndAttempt, Then},
-        },
-        step::Record as Close,
-        tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
+        self, Actor, Asker, Claim, Claimed, Delivered, EndAttempt, GiveUpTool, Receiver, Record as Close,
+        RequestApproval, ReserveTool, Reserved, SendTool, run::end_attempt::Then,
     },
-    journal::{Entry, Kind, Opening, Role, State, approval::Status, iteration_scope, payload::Payload},
+    journal::{Entry, Kind, Opening, Payload, Role, State, approval::Status, iteration_scope},
     reads::entries,
-    run::{Record, attempt::Exit, rules::Rules},
+    run::{Exit, Record, rules::Rules},
     store::{self, Ask as _, Durability, Store},
-    words::{
-        digest::Digest,
-        id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
-    },
+    words::{AttemptNo, Digest, InstanceNo, RunId, RunNo, Seq, Slot},
 };
 use outlast_server::{
     api::approvals::decided,

@@ -14,11 +14,11 @@ pub mod tools;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use outlast_core::{
-    engine::run::start::Start,
+    engine::Start,
     journal::iteration_scope,
     run::Spec,
     store::{Ask as _, Durability, RunView, Store},
-    words::id::RunId,
+    words::RunId,
 };
 use outlast_process::ancestry;
 use outlast_server::mcp::target::Target;

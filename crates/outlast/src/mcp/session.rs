@@ -11,7 +11,7 @@ mod upstream;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use outlast_core::words::{digest::Digest, id::Seq};
+use outlast_core::words::{Digest, Seq};
 use outlast_server::mcp::message::{self, INTERNAL, INVALID, PARAMS, ToolCall};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};

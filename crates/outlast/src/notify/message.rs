@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     events::Event,
     store::RunView,
-    words::id::{Micros, RunId},
+    words::{Micros, RunId},
 };
 use outlast_server::notify::Post;
 use outlast_view as view;

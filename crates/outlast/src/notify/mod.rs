@@ -11,14 +11,14 @@ pub mod topic;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
-    engine::notify::PutDelivery,
+    engine::PutDelivery,
     events::{
         Event, EventQuery, Kind, Mark,
         delivery::{Deed, Delivery, Digests, Letter},
     },
-    run::instance::Life,
+    run::Life,
     store::{self, Ask as _, Durability, Store},
-    words::id::{InstanceNo, Micros, RunNo},
+    words::{InstanceNo, Micros, RunNo},
 };
 use outlast_server::{door::Network, node::Node, notify::Poster};
 

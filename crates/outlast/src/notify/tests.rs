@@ -9,21 +9,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::run::{
-        claim::Claim,
-        pause::{AwaitProvider, ProviderAnswered},
-        process::{DeclareDead, Register},
-        start::Start,
-        tell::{Tell, Word},
-    },
+    engine::{AwaitProvider, Claim, DeclareDead, ProviderAnswered, Register, Start, Tell, Word},
     events::Kind,
     memory::MemoryStore,
-    run::instance::Identity,
-    words::{
-        clock::{Clock as _, ManualClock},
-        id::{RunId, Slot},
-        outage::{Cause, Outage},
-    },
+    run::Identity,
+    words::{Cause, Clock as _, ManualClock, Outage, RunId, Slot},
 };
 use outlast_server::notify::{Secret, Target};
 use serde_json::Value;

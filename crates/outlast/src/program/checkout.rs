@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 
 use crate::render::time;
 

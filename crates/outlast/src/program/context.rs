@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     store::{self, Store},
-    words::clock::{Clock, Entropy},
+    words::{Clock, Entropy},
 };
 use outlast_store::{Options, STORE_WAIT};
 

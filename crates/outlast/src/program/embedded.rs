@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use outlast_core::envelope::unit::Limits;
+use outlast_core::envelope::Limits;
 use outlast_server::door::{Access, Config};
 
 use crate::{

@@ -12,8 +12,7 @@ use std::io;
 use outlast_core::{
     engine,
     store::{self, RunView},
-    words::class::Class,
-    words::id::Micros,
+    words::{Class, Micros},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -284,7 +283,7 @@ fn list(candidates: &[Candidate], count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{envelope::Refusal, words::id::InstanceNo};
+    use outlast_core::{envelope::Refusal, words::InstanceNo};
     use outlast_process::start_error;
 
     use super::*;

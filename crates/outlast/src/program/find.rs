@@ -5,9 +5,9 @@ use std::path::Path;
 use outlast_core::{
     engine,
     reads::{forks::Point, places, runs},
-    run::status::Status,
+    run::Status,
     store::{self, RunFilter, RunView, Store},
-    words::id::{RunId, RunNo},
+    words::{RunId, RunNo},
 };
 
 use crate::{

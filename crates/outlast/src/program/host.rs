@@ -5,10 +5,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use outlast_core::words::{
-    clock::{Clock, Entropy, JumpFilter},
-    id::Micros,
-};
+use outlast_core::words::{Clock, Entropy, JumpFilter, Micros};
 
 /// System clock: the wall clock without its short jumps, and CLOCK_MONOTONIC, which does not advance while the machine
 /// sleeps.

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::words::{digest::Digest, id::RunId};
+use outlast_core::words::{Digest, RunId};
 
 use super::file::beside;
 use crate::settings::{

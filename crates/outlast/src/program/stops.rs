@@ -12,17 +12,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        call::admit::Admission,
-        checkpoint::OURS,
-        op::{Op, Outcome},
-        step::Step,
-        tool::{Reserved, Tool},
-    },
-    journal::job::ItemClaim,
+    engine::{Admission, Op, Outcome, Reserved, Step, Tool, checkpoint::OURS},
+    journal::ItemClaim,
     named,
     store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
-    words::id::Seq,
+    words::Seq,
 };
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use outlast_core::{
     journal::{Entry, State, iteration_scope},
-    run::attempt::Attempt,
+    run::Attempt,
 };
 
 use crate::render::amount::{some, usd};

@@ -1,6 +1,6 @@
 //! Amounts of an envelope's units, for people.
 
-use outlast_core::envelope::unit::{Amounts, Unit};
+use outlast_core::envelope::{Amounts, Unit};
 pub use outlast_view::money::usd;
 
 use super::time;

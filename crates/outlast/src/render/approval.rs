@@ -1,6 +1,6 @@
 //! Approvals as text for people.
 
-use outlast_core::{journal::approval::Status, reads::approvals::View, words::id::Micros};
+use outlast_core::{journal::approval::Status, reads::approvals::View, words::Micros};
 
 use super::{
     look::{Look, Paint, clean_line},

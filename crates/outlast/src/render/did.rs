@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::checkpoint::OURS,
     journal::{Entry, Kind},
-    run::attempt::Attempt,
+    run::Attempt,
 };
 
 use super::amount::some;

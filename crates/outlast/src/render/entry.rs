@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal as _};
 
 use outlast_core::{
-    envelope::unit::{Amounts, MOST_PER_CALL},
-    journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
-    words::id::Micros,
+    envelope::{Amounts, unit::MOST_PER_CALL},
+    journal::{ApprovalId, CallDetail, Entry, Kind, State},
+    words::Micros,
 };
 
 use super::{

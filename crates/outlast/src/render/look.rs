@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use outlast_core::run::status::Status;
+use outlast_core::run::Status;
 use serde::Serialize;
 
 use crate::{

@@ -1,14 +1,11 @@
 //! The next step for a run, in a few words and as commands to type.
 
 use outlast_core::{
-    envelope::{Whose, unit::Unit},
+    envelope::{Unit, Whose},
     reads::runs::resume_commands,
-    run::status::Status,
+    run::Status,
     store::RunView,
-    words::{
-        id::Micros,
-        outage::{Cause, Outage},
-    },
+    words::{Cause, Micros, Outage},
 };
 use outlast_view::{Run, shape};
 use serde::Serialize;

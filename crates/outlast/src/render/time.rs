@@ -9,7 +9,7 @@ use jiff::{
     tz::{Offset, TimeZone},
 };
 pub use outlast_core::words::calendar::{day, rfc3339};
-use outlast_core::words::{calendar, duration, id::Micros};
+use outlast_core::words::{Micros, calendar, duration};
 
 use crate::settings::surroundings::Surroundings;
 

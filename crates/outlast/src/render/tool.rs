@@ -3,7 +3,7 @@
 use outlast_core::{
     journal::{Entry, Role, State},
     store::{self, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use outlast_view::Time;
 use serde::Serialize;

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, ffi::OsStr, sync::Arc, time::Duration};
 
 use outlast_core::{
-    call::{Membership, rate::Rate},
-    envelope::unit::Limits,
+    call::{Membership, Rate},
+    envelope::Limits,
     price::PriceTable,
-    run::{Policy, instance::Identity},
+    run::{Identity, Policy},
     store::{Ask as _, Durability, Store},
-    words::{clock::Clock, id::RunId},
+    words::{Clock, RunId},
 };
 use outlast_server::{
     dialect::Upstream,

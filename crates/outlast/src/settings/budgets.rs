@@ -5,10 +5,10 @@
 //! may not name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
 
 use outlast_core::{
-    engine::budget::{SetBudget, Source},
+    engine::{SetBudget, Source},
     envelope::{
-        budget::{Name, Per, Terms},
-        ceiling::Ceilings,
+        Ceilings, Per,
+        budget::{Name, Terms},
     },
     reads,
     store::Store,
@@ -102,7 +102,7 @@ pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast_core::envelope::unit::Unit;
+    use outlast_core::envelope::Unit;
 
     #[test]
     fn a_budget_is_read_as_it_is_written() {

@@ -2,7 +2,7 @@
 //!
 //! The directory's file takes precedence over the user's, as a whole. The masks are kept with each new run.
 
-use outlast_core::run::masks::Masks;
+use outlast_core::run::Masks;
 
 use crate::settings::{
     file::{self, Error},

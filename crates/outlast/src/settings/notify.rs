@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::civil::Time;
-use outlast_core::words::id::{RunId, RunNo};
+use outlast_core::words::{RunId, RunNo};
 use outlast_server::notify::{Secret, Target};
 use serde::Deserialize;
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use outlast_core::{
-    envelope::unit::{Limits, Unit},
+    envelope::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
     store::{Ask, Durability, Store},

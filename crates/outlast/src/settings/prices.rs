@@ -7,9 +7,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::run::limits::Amend,
+    engine::Amend,
     price::PriceTable,
-    run::{PriceFile, Prices, Spec, Unpriced, status::Status},
+    run::{PriceFile, Prices, Spec, Status, Unpriced},
     store::{Ask as _, Durability, RunView, Store},
 };
 
@@ -202,7 +202,7 @@ fn bad(path: &str, why: impl ToString) -> CliError {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use outlast_core::words::usage::ServiceTier;
+    use outlast_core::words::ServiceTier;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 
 use crate::{program::file, settings::surroundings::Surroundings};
 

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use outlast_core::{call::rate::Rate, price::PriceTable};
+use outlast_core::{call::Rate, price::PriceTable};
 use outlast_server::{
     dialect::CostField,
     door::{AuthHeader, Key, Named, Pattern},

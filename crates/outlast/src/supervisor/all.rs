@@ -10,9 +10,9 @@ use std::{
 };
 
 use outlast_core::{
-    run::status::Status,
+    run::Status,
     store::{RunView, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 
 use super::resumable;

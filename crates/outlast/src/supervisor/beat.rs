@@ -15,13 +15,10 @@ use std::{
 
 use outlast_core::{
     call::membership::Lease,
-    engine::{
-        self,
-        run::process::{Active, ActiveTime, Pulse},
-    },
-    run::status::Status,
+    engine::{self, Active, ActiveTime, Pulse},
+    run::Status,
     store::Error,
-    words::id::{AttemptNo, InstanceNo, RunNo},
+    words::{AttemptNo, InstanceNo, RunNo},
 };
 use outlast_process::{
     freeze::{Frozen, boottime_ms},

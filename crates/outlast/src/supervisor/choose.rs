@@ -6,20 +6,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::run::start::Start,
-    envelope::unit::{Limits, Unit},
-    journal::payload::Payload,
+    engine::Start,
+    envelope::{Limits, Unit},
+    journal::Payload,
     price::has_family,
-    run::{
-        Command, KeptFiles, Policy, Prices, Pty, Spec, Supervision, Unpriced, looping::Looping, masks::Masks,
-        status::Status,
-    },
+    run::{Command, KeptFiles, Looping, Masks, Policy, Prices, Pty, Spec, Status, Supervision, Unpriced},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
-    words::{
-        clock::random,
-        digest::Digest,
-        id::{RunId, RunNo},
-    },
+    words::{Digest, RunId, RunNo, clock::random},
 };
 
 use outlast_server::node::Node;

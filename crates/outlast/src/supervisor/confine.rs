@@ -16,7 +16,7 @@ use std::{
 
 use outlast_core::{
     run::Confine,
-    words::clock::{Entropy, random},
+    words::{Entropy, clock::random},
 };
 use outlast_process::confine::{Ways, receive};
 use outlast_server::door::Proxy;

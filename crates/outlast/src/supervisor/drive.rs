@@ -13,17 +13,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        self,
-        run::{
-            claim::{Claim, Claimed},
-            end_attempt::Then,
-        },
-    },
+    engine::{self, Claim, Claimed, run::end_attempt::Then},
     price::PriceTable,
-    run::{Command, attempt::Attempt, status::Status, token::Claims},
+    run::{Attempt, Claims, Command, Status},
     store::{self, Ask as _, Durability, RunView, Store},
-    words::id::{AttemptNo, InstanceNo, Slot},
+    words::{AttemptNo, InstanceNo, Slot},
 };
 use outlast_server::{
     door::{Providers, Proxy, Seen},
@@ -391,7 +385,7 @@ impl Driver {
 
     /// Interrupts the run between attempts, when there is no open attempt to end with it.
     async fn interrupted(&self, by_person: bool) -> Result<u8, CliError> {
-        use outlast_core::engine::run::tell::{Tell, Word};
+        use outlast_core::engine::{Tell, Word};
         if by_person {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;

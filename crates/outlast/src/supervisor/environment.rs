@@ -12,7 +12,7 @@ use outlast_core::{
         token::{self, Claims, TokenKey},
     },
     store::RunView,
-    words::{digest::Digest, id::AttemptNo},
+    words::{AttemptNo, Digest},
 };
 use outlast_server::{dialect::Upstream as Provider, door::Providers};
 
@@ -179,7 +179,7 @@ impl Attempt<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use outlast_core::words::id::{Fence, RunNo, Slot};
+    use outlast_core::words::{Fence, RunNo, Slot};
     use outlast_server::door::{Key, Named, Provider};
 
     use super::*;

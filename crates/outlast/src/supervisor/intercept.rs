@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use outlast_core::{run::Command, words::clock::Clock};
+use outlast_core::{run::Command, words::Clock};
 use outlast_server::{
     door::{Network, Providers, Proxy, authorities},
     intercept::{Intercept, allowed::Allowed, is_excepted},

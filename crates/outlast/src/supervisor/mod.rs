@@ -28,21 +28,12 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        self,
-        act::InName,
-        run::{
-            limits::Amend,
-            pause::Hold,
-            tell::{Tell, Word},
-        },
-        state::transaction::Conflicts,
-    },
-    envelope::unit::Unit,
+    engine::{self, Amend, Hold, InName, Tell, Word, state::transaction::Conflicts},
+    envelope::Unit,
     reads::{entries, runs},
-    run::{Command, Run, Spec, Unpriced, status::Status},
+    run::{Command, Run, Spec, Status, Unpriced},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 
 use outlast_server::node::Node;

@@ -12,7 +12,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use outlast_core::words::{clock::Clock, id::AttemptNo};
+use outlast_core::words::{AttemptNo, Clock};
 use rustix::{
     event::{PollFd, PollFlags},
     fs::FileType,

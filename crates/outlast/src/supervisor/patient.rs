@@ -14,7 +14,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::Op,
+    engine::Op,
     store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
 };
 use tokio::runtime::Handle;
@@ -125,7 +125,7 @@ mod tests {
 
     use outlast_core::{
         memory::MemoryStore,
-        words::{clock::ManualClock, id::Micros},
+        words::{ManualClock, Micros},
     };
 
     use super::*;

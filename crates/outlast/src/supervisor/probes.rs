@@ -7,9 +7,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use outlast_core::{
     journal::approval::{self, ApprovalId, Status as Is},
     reads::{self, approvals::View},
-    run::{Run, status::Status},
-    store::{self, Store, filter::ApprovalFilter as Filter},
-    words::id::{RunNo, Seq},
+    run::{Run, Status},
+    store::{self, ApprovalFilter as Filter, Store},
+    words::{RunNo, Seq},
 };
 use outlast_server::{door::Proxy, node::HEARTBEAT};
 use tokio::sync::watch;
@@ -88,19 +88,10 @@ fn question(view: &View) -> String {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        engine::{
-            act::InName,
-            run::{
-                start::Start,
-                tell::{Tell, Word as Order},
-            },
-        },
+        engine::{InName, Start, Tell, Word as Order},
         memory::MemoryStore,
         store::{Ask as _, Durability},
-        words::{
-            clock::ManualClock,
-            id::{Micros, RunId},
-        },
+        words::{ManualClock, Micros, RunId},
     };
 
     use super::*;

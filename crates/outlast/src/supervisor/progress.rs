@@ -15,7 +15,7 @@ use outlast_core::{
     reads::places,
     state::{At, run_namespace},
     store::{self, Store},
-    words::{digest::Digest, id::RunId},
+    words::{Digest, RunId},
 };
 
 use crate::loops::task_context::CONTEXT;
@@ -169,23 +169,12 @@ mod tests {
     use std::sync::Arc;
 
     use outlast_core::{
-        engine::{
-            actor::Actor,
-            run::{
-                claim::{Claim, Claimed},
-                process::Register,
-                start::Start,
-            },
-            state::put::{Change, Put},
-        },
+        engine::{Actor, Change, Claim, Claimed, Put, Register, Start},
         memory::MemoryStore,
-        run::instance::Identity,
+        run::Identity,
         state::Name,
         store::{Ask as _, Durability},
-        words::{
-            clock::ManualClock,
-            id::{Micros, Slot},
-        },
+        words::{ManualClock, Micros, Slot},
     };
 
     use super::*;

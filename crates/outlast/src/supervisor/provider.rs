@@ -6,10 +6,7 @@ use std::time::Duration;
 use outlast_core::{
     envelope::Refusal,
     run::Run,
-    words::{
-        id::{Micros, Seq},
-        outage::{Cause, Outage},
-    },
+    words::{Cause, Micros, Outage, Seq},
 };
 use outlast_process::exit::Exit;
 use outlast_server::door::{NOT_OPENED, Seen, TOO_LARGE};
@@ -238,7 +235,7 @@ fn waiting(outage: &Outage, since: Micros) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::run::status::Status;
+    use outlast_core::run::Status;
 
     use super::*;
 
@@ -354,7 +351,7 @@ mod tests {
 
 #[cfg(test)]
 mod tests_of_outage {
-    use outlast_core::{run::status::Status, words::id::Seq};
+    use outlast_core::{run::Status, words::Seq};
 
     use super::*;
 

@@ -1,10 +1,10 @@
 //! Messages of the supervisor about a run: a death, the next attempt, the end.
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     run::attempt::{self, Attempt},
     store::{RunView, Store},
-    words::{id::RunNo, money::NanoUsd},
+    words::{NanoUsd, RunNo},
 };
 use outlast_view as view;
 use serde::Serialize;

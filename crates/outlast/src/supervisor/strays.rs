@@ -10,7 +10,7 @@ use std::{
 
 use outlast_core::{
     store::{RunView, Store},
-    words::id::RunId,
+    words::RunId,
 };
 use outlast_process::{
     cgroup::{self, ParentGroup},

@@ -12,13 +12,13 @@ use std::{
 
 use clap::Args;
 use outlast_core::{
-    engine::{act::InName, approval::DecideApproval},
-    envelope::unit::Unit,
+    engine::{DecideApproval, InName},
+    envelope::Unit,
     journal::{Entry, approval},
     reads::{self, approvals::View, runs::RunSearch, waits::Wait},
-    run::attempt::Attempt,
-    store::{Ask as _, Durability, RunView, Store, filter::ApprovalFilter},
-    words::id::{Micros, RunNo, Seq},
+    run::Attempt,
+    store::{ApprovalFilter, Ask as _, Durability, RunView, Store},
+    words::{Micros, RunNo, Seq},
 };
 use outlast_server::api::read::gist;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

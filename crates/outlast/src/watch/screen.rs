@@ -1,12 +1,12 @@
 //! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     journal::{Entry, Kind, State},
     reads::{approvals::View, waits::For},
-    run::status::Status,
+    run::Status,
     store::RunView,
-    words::id::Micros,
+    words::Micros,
 };
 use outlast_view::exit_words;
 use ratatui::{
@@ -364,15 +364,11 @@ mod tests {
     use std::sync::Arc;
 
     use outlast_core::{
-        engine::run::{claim::Claim, pause::AwaitProvider, process::Register, start::Start},
+        engine::{AwaitProvider, Claim, Register, Start},
         memory::MemoryStore,
-        run::instance::Identity,
+        run::Identity,
         store::{Ask as _, Durability},
-        words::{
-            clock::ManualClock,
-            id::{RunId, Slot},
-            outage::{Cause, Outage},
-        },
+        words::{Cause, ManualClock, Outage, RunId, Slot},
     };
     use ratatui::{Terminal, backend::TestBackend};
 

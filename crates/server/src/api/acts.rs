@@ -4,23 +4,14 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{
-        act::InName,
-        run::{
-            limits::Raise,
-            tell::{Tell, Word},
-        },
-    },
-    envelope::{
-        budget::Name,
-        unit::{Limits, PerUnit, Unit},
-    },
+    engine::{InName, Raise, Tell, Word},
+    envelope::{Limits, PerUnit, Unit, budget::Name},
     reads::{
         forks::{Point, id_of, prepare},
         items::{self, Again},
     },
     store::{Ask as _, Durability, RunView, Store},
-    words::id::{AttemptNo, RunId, Seq},
+    words::{AttemptNo, RunId, Seq},
 };
 use outlast_view::{Fork, Time};
 use serde::{Deserialize, de::DeserializeOwned};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    envelope::unit::{Limits, Unit},
-    words::money::NanoUsd,
+    envelope::{Limits, Unit},
+    words::NanoUsd,
 };
 use outlast_view::shape;
 use serde_json::value::RawValue;

@@ -1,7 +1,7 @@
 //! Errors of our own routes, in the shapes that their clients read.
 
 use http::{HeaderValue, Response};
-use outlast_core::{engine, envelope, run, store, words::class::Class};
+use outlast_core::{engine, envelope, run, store, words::Class};
 use serde_json::json;
 
 use crate::{

@@ -5,20 +5,17 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{
-        act::InName,
-        budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
-    },
+    engine::{InName, RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
-        budget::{Name, Per, Terms, UNITS},
-        ceiling::Ceilings,
+        Ceilings, Per,
+        budget::{Name, Terms, UNITS},
     },
     reads::{
         budgets, plans,
         spend::{self as ledger, Grouping},
     },
     store::{Ask as _, Durability, Store},
-    words::id::Micros,
+    words::Micros,
 };
 use outlast_view as view;
 use serde::Deserialize;

@@ -2,8 +2,8 @@
 
 use http::request::Parts;
 use outlast_core::{
-    engine::{actor::Actor, approval::Asker},
-    words::id::RunNo,
+    engine::{Actor, Asker},
+    words::RunNo,
 };
 
 use super::error::Error;

@@ -4,18 +4,13 @@
 use http::{Response, StatusCode};
 use outlast_core::{
     call::plan::{Plan, Window},
-    envelope::{
-        Envelope,
-        budget::{BudgetView, UNITS},
-        ceiling::Share,
-        unit::Unit,
-    },
+    envelope::{BudgetView, Envelope, Share, Unit, budget::UNITS},
     events::delivery::Delivery,
     journal::Entry,
     reads::plans,
-    run::status::Status,
-    store::{Error, RunFilter, Store, filter::ApprovalFilter},
-    words::id::{Micros, Seq},
+    run::Status,
+    store::{ApprovalFilter, Error, RunFilter, Store},
+    words::{Micros, Seq},
 };
 
 use super::request::{Answered, ApiRequest};
@@ -249,11 +244,10 @@ mod tests {
     use outlast_core::{
         call::plan::{Heard, WindowUse},
         envelope::{
-            budget::{Budget, Name, Past, Per, Terms, Window as BudgetWindow},
-            ceiling::Length,
-            unit::{Amounts, Limits},
+            Amounts, Budget, Length, Limits, Per,
+            budget::{Name, Past, Terms, Window as BudgetWindow},
         },
-        words::id::{BudgetNo, EnvelopeNo},
+        words::{BudgetNo, EnvelopeNo},
     };
 
     use super::*;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use outlast_core::{
     state::At,
     store::state::Moment,
-    words::{calendar::parse_rfc3339, id::Micros},
+    words::{Micros, calendar::parse_rfc3339},
 };
 use percent_encoding::percent_decode_str;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use outlast_core::{
-    engine::{self, actor::Actor, approval::Asker},
+    engine::{self, Actor, Asker},
     store::{self, RunView, Store},
-    words::id::{RunId, Seq},
+    words::{RunId, Seq},
 };
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -7,18 +7,14 @@
 
 use http::Response;
 use outlast_core::{
-    engine::{
-        act::Named,
-        budget::BudgetSet,
-        op::{Op, Outcome},
-    },
-    journal::{Role, payload::Payload},
+    engine::{BudgetSet, Named, Op, Outcome},
+    journal::{Payload, Role},
     reads::{
         budgets,
         forks::{Point, prepare},
     },
     store::{self, Answer, Durability, Question, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;

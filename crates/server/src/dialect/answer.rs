@@ -5,10 +5,7 @@ use std::{borrow::Cow, ops::Range};
 use bytes::Bytes;
 use outlast_core::{
     call::exchange,
-    words::{
-        money::NanoUsd,
-        usage::{ServiceTier, Usage},
-    },
+    words::{NanoUsd, ServiceTier, Usage},
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 mod request;
 
-use outlast_core::words::usage::{ServiceTier, Usage};
+use outlast_core::words::{ServiceTier, Usage};
 use serde_json::Value;
 
 use super::{

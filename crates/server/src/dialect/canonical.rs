@@ -245,7 +245,7 @@ fn below<'p>(dropped: &[&'p [String]], key: &str) -> Vec<&'p [String]> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::run::masks::Masks;
+    use outlast_core::run::Masks;
     use proptest::prelude::*;
 
     use super::*;

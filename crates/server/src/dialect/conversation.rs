@@ -6,7 +6,7 @@
 
 mod answer;
 
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 use serde_json::Value;
 
 pub use self::answer::{answer, called, called_so_far};

@@ -1,6 +1,6 @@
 //! The cost that some resellers report in their answers.
 
-use outlast_core::{price, words::money::NanoUsd};
+use outlast_core::{price, words::NanoUsd};
 use serde_json::Value;
 
 use super::lenient::parse_json;

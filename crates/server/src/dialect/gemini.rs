@@ -3,7 +3,7 @@
 
 mod request;
 
-use outlast_core::words::usage::Usage;
+use outlast_core::words::Usage;
 use serde_json::Value;
 
 use super::{

@@ -5,7 +5,7 @@ mod request;
 
 use std::ops::Range;
 
-use outlast_core::words::usage::Usage;
+use outlast_core::words::Usage;
 use serde_json::Value;
 
 pub(super) use self::request::reasons_by_name;

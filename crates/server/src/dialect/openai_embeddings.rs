@@ -1,7 +1,7 @@
 //! OpenAI's `/v1/embeddings`, as OpenAI and the compatible servers speak it. Embeddings have no output tokens
 //! and no stream.
 
-use outlast_core::words::usage::Usage;
+use outlast_core::words::Usage;
 use serde_json::Value;
 
 use super::{

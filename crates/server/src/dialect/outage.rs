@@ -1,6 +1,6 @@
 //! Outages in answers: tells a refusal of everything from a refusal of one request.
 
-use outlast_core::words::outage::Cause;
+use outlast_core::words::Cause;
 use serde::Deserialize;
 
 use super::Upstream;

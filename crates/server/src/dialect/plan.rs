@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use outlast_core::{
     call::plan::WindowUse,
-    envelope::ceiling::{Length, Share},
+    envelope::{Length, Share},
 };
 use serde::Deserialize;
 
@@ -79,7 +79,7 @@ pub(super) fn claude_account(_headers: &HeaderMap, body: &[u8]) -> Option<String
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
-    use outlast_core::words::id::Micros;
+    use outlast_core::words::Micros;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use outlast_core::{call::plan::WindowUse, words::outage::Cause};
+use outlast_core::{call::plan::WindowUse, words::Cause};
 use serde_json::Value;
 
 use super::{outage, plan, refusal, told_time::Says};

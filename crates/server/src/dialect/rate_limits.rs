@@ -1,6 +1,6 @@
 //! Rate limits reported in a provider's answer: how much is left, and until when.
 
-use outlast_core::call::rate::{Level, Levels};
+use outlast_core::call::{Levels, rate::Level};
 
 use super::told_time::Says;
 
@@ -42,7 +42,7 @@ fn level(remaining: &str, limit: Option<&str>, reset_ms: i64) -> Option<Level> {
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue};
-    use outlast_core::words::id::Micros;
+    use outlast_core::words::Micros;
 
     use super::*;
 

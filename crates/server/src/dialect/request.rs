@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use outlast_core::words::usage::ServiceTier;
+use outlast_core::words::ServiceTier;
 
 use super::json_spans::{Kind, Scanner};
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 use outlast_core::{
     call::busy_waiting::{ToolUse, Turn},
-    words::digest::Digest,
+    words::Digest,
 };
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};

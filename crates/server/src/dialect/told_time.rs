@@ -11,7 +11,7 @@ use jiff::{
     civil::{Date, Time, Weekday},
     tz::{Offset, TimeZone},
 };
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 
 /// Smallest number that is a moment, in seconds since 1970 (2001).
 const FIRST_MOMENT_S: f64 = 1e9;

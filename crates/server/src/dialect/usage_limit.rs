@@ -7,7 +7,7 @@
 //! a wait or a reset counts, in the headers first, then in the members of the body, then in its prose.
 
 use http::HeaderMap;
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use serde_json::Value;
 
 use super::{

@@ -13,17 +13,11 @@ use http::{Method, Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::{
-    engine::{
-        run::tell::{Tell, Word},
-        state::transaction::Conflicts,
-    },
+    engine::{Tell, Word, state::transaction::Conflicts},
     reads::runs::idle_since,
-    run::status::Status,
+    run::Status,
     store::{self, Ask as _, Durability, Error},
-    words::{
-        clock::Entropy,
-        id::{RunNo, Seq},
-    },
+    words::{Entropy, RunNo, Seq},
 };
 use parking_lot::RwLock;
 use tokio::net::TcpListener;

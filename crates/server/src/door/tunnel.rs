@@ -8,7 +8,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use outlast_core::run::token::Claims;
+use outlast_core::run::Claims;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::state::put::Change,
+    engine::Change,
     state::{At, Item, Name, Position},
     store::{
         self, Store, Which,

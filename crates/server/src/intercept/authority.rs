@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
     GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,

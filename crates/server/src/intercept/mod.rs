@@ -11,7 +11,7 @@ pub mod opened;
 
 use std::sync::Arc;
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 

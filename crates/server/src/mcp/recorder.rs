@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::words::id::{AttemptNo, RunNo, Slot};
+use outlast_core::words::{AttemptNo, RunNo, Slot};
 use tokio::sync::mpsc;
 
 pub use crate::wire::socket::Mark;

@@ -275,7 +275,7 @@ fn piece(form: Form, told: OutgoingLine) -> Piece {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::id::{AttemptNo, RunNo, Slot};
+    use outlast_core::words::{AttemptNo, RunNo, Slot};
 
     use super::*;
 

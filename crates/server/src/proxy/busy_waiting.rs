@@ -12,11 +12,11 @@ use outlast_core::{
         Refused,
         busy_waiting::{Look, Streak},
     },
-    engine::run::limits::Halt,
+    engine::Halt,
     envelope,
     run::NoProgress,
     store::{Ask as _, Durability},
-    words::{digest::Digest, id::Seq},
+    words::{Digest, Seq},
 };
 
 use super::{

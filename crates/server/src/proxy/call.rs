@@ -8,10 +8,10 @@ use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, Chain, diff},
     call::{busy_waiting::Streak, rates::Wants},
-    journal::payload::{Codec, Payload},
+    journal::{Payload, payload::Codec},
     price::Bound,
     run::{Record, token},
-    words::digest::{Digest, MatchKey, RequestDigest},
+    words::{Digest, MatchKey, RequestDigest},
 };
 use tokio::time::Instant;
 

@@ -3,14 +3,11 @@
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use outlast_core::{
-    call::rate::Rate,
-    envelope::{Refusal, unit::Limits},
+    call::Rate,
+    envelope::{Limits, Refusal},
     price::PriceTable,
-    run::{Policy, masks::Masks, status::Status},
-    words::{
-        id::{AttemptNo, Micros, RunNo, Seq},
-        outage::{Cause, Outage},
-    },
+    run::{Masks, Policy, Status},
+    words::{AttemptNo, Cause, Micros, Outage, RunNo, Seq},
 };
 
 use super::named::Providers;

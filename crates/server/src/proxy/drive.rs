@@ -7,31 +7,17 @@ use std::{sync::Arc, time::Duration};
 use http::Response;
 use outlast_core::{
     call::{
-        Broken, ConnectionId, Refused,
+        Broken, ConnectionId, Refused, RequestKey,
         connection::Event,
         desk::{self, Admitting, ForClient},
         plan::Verdict,
         rates::{Later, Why},
-        taken::RequestKey,
     },
-    engine::{
-        self,
-        actor::Actor,
-        call::{
-            admit::{Admission, Admit},
-            delivered::{Delivered, GiveBack, Receiver},
-            settle::StorePart,
-        },
-        rule::taking::Received,
-        run::limits::Halt,
-    },
+    engine::{self, Actor, Admission, Admit, Delivered, GiveBack, Halt, Received, Receiver, StorePart},
     envelope,
-    journal::{
-        Opening, Role, State,
-        payload::{PART_LEN, Payload},
-    },
+    journal::{Opening, Payload, Role, State, payload::PART_LEN},
     store::{Ask as _, Durability, Error, News, Pending},
-    words::id::{InstanceNo, Seq},
+    words::{InstanceNo, Seq},
 };
 use tokio::{
     sync::oneshot,

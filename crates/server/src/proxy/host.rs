@@ -13,9 +13,9 @@ use std::{
 
 use outlast_core::{
     call::desk::Event,
-    run::token::TokenKey,
+    run::TokenKey,
     store::{Error, News, Store},
-    words::clock::{Clock, Entropy},
+    words::{Clock, Entropy},
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -249,7 +249,7 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::{clock::ManualClock, id::Micros};
+    use outlast_core::words::{ManualClock, Micros};
 
     use super::*;
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use outlast_core::{
     journal::{Entry, Kind, Role, State},
     store::{self, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 
 use super::{

@@ -20,7 +20,7 @@ use outlast_core::{
         exchange::{Ending, Event, Failure, Frame, Silence},
         plan::Heard,
     },
-    words::{id::Micros, outage::Cause},
+    words::{Cause, Micros},
 };
 use tokio::time::Instant;
 

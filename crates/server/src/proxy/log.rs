@@ -11,7 +11,7 @@ use outlast_core::{
         desk::{ForExchange, Key},
     },
     journal::Opening,
-    words::id::Seq,
+    words::Seq,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;

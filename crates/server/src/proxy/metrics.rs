@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::words::usage::Usage;
+use outlast_core::words::Usage;
 use parking_lot::Mutex;
 
 /// Largest number of models counted apart. Callers choose the names, so further ones are counted as `(other)`.

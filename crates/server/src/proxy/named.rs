@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use outlast_core::{
-    call::rate::Rate,
+    call::Rate,
     price::{Found, PriceTable},
 };
 

@@ -11,16 +11,12 @@ use outlast_core::{
         plan::{CallId, Heard, Plan, Verdict},
     },
     engine,
-    envelope::ceiling::Ceilings,
+    envelope::Ceilings,
     reads::rows,
-    run::instance::Life,
+    run::Life,
     state::Table,
     store::{Ask as _, Durability, Error, Store},
-    words::{
-        Map,
-        digest::Digest,
-        id::{InstanceNo, Micros},
-    },
+    words::{Digest, InstanceNo, Map, Micros},
 };
 use parking_lot::Mutex;
 

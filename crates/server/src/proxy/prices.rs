@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::call::settle::Bill,
+    engine::Bill,
     price::{Bound, CostFactors, Price, PriceTable, RequestedTier, cost, least_cost},
     run::Unpriced,
-    words::usage::{ServiceTier, Usage},
+    words::{ServiceTier, Usage},
 };
 
 use super::named::{Providers, To};
@@ -140,7 +140,7 @@ fn surcharge(base: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::money::NanoUsd;
+    use outlast_core::words::NanoUsd;
 
     use super::*;
     use crate::{

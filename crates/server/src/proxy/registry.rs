@@ -18,10 +18,7 @@ use outlast_core::{
         desk::{At, Deed, Event, ForClient, ForExchange, Key, Request},
         exchange,
     },
-    words::{
-        Map,
-        id::{AttemptNo, RunNo, Seq},
-    },
+    words::{AttemptNo, Map, RunNo, Seq},
 };
 use parking_lot::Mutex;
 

@@ -12,13 +12,7 @@ use outlast_core::{
     journal::Role,
     price::Usual,
     store::Store,
-    words::{
-        Map,
-        clock::Clock,
-        digest::Digest,
-        id::{AttemptNo, RunNo, Seq},
-        usage::Usage,
-    },
+    words::{AttemptNo, Clock, Digest, Map, RunNo, Seq, Usage},
 };
 use parking_lot::Mutex;
 

@@ -10,13 +10,13 @@ use std::{
 use outlast_core::{
     body,
     journal::{Entry, Kind, State},
-    price::{PriceTable, rebought, rebought::Caching},
-    run::{Record, attempt::Attempt},
-    store::{Error, Store},
-    words::{
-        id::{AttemptNo, RunNo, Seq},
-        usage::Usage,
+    price::{
+        PriceTable,
+        rebought::{self, Caching},
     },
+    run::{Attempt, Record},
+    store::{Error, Store},
+    words::{AttemptNo, RunNo, Seq, Usage},
 };
 use outlast_view::money::Rebought;
 use serde::{Serialize, Serializer};
@@ -304,7 +304,7 @@ pub fn settled(host: &Arc<Host>, call: &Call, seq: Seq) {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{journal::CallDetail, words::id::Micros};
+    use outlast_core::{journal::CallDetail, words::Micros};
 
     use super::*;
 

@@ -4,19 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     call::Refused,
-    engine::{
-        self,
-        run::{claim::Enter, start::Start},
-    },
+    engine::{self, Enter, Start},
     journal::{iteration_scope, scope},
     reads::plans,
-    run::{NoProgress, Spec, token::Claims},
+    run::{Claims, NoProgress, Spec},
     store::{Ask as _, Durability, Error, RunView, Store},
-    words::{
-        calendar,
-        digest::Digest,
-        id::{AttemptNo, RunId, RunNo, Seq, Slot},
-    },
+    words::{AttemptNo, Digest, RunId, RunNo, Seq, Slot, calendar},
 };
 
 use tokio::time::Instant;
@@ -252,7 +245,7 @@ async fn create(host: &Host, caller: &Caller, id: &RunId, shared: bool) -> Resul
     let mut limits = host.config.default_limits;
     if shared {
         // The shared run of the day is limited in usd only: its calls do not belong to one loop.
-        use outlast_core::envelope::unit::{Limits, Unit};
+        use outlast_core::envelope::{Limits, Unit};
         let usd = limits[Unit::CostNanoUsd];
         limits = Limits::default();
         limits[Unit::CostNanoUsd] = usd;

@@ -8,14 +8,11 @@ use std::{
 };
 
 use outlast_core::{
-    envelope::ceiling::Ceilings,
+    envelope::Ceilings,
     reads,
-    run::{
-        NoProgress, Record, Unpriced,
-        masks::{Masks, Rules},
-    },
+    run::{Masks, NoProgress, Record, Unpriced, masks::Rules},
     store::{Error, RunView, Store},
-    words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
+    words::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
 use parking_lot::Mutex;
 

@@ -19,7 +19,7 @@ use outlast_core::{
     reads::rows,
     state::Table,
     store::{Ask as _, Durability, Error},
-    words::id::{InstanceNo, Micros},
+    words::{InstanceNo, Micros},
 };
 use parking_lot::Mutex;
 

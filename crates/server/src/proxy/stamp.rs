@@ -2,9 +2,9 @@
 
 use http::{HeaderMap, HeaderValue, Response};
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::Unit,
     store::{self, Store},
-    words::id::{RunId, RunNo, Seq},
+    words::{RunId, RunNo, Seq},
 };
 
 use crate::{proxy::host::Host, wire::body::AnswerBody};

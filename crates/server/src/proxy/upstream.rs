@@ -18,7 +18,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use outlast_core::words::{digest::Digest, outage::Cause};
+use outlast_core::words::{Cause, Digest};
 
 use super::dial::{Dial, Used};
 use crate::wire::network::Network;

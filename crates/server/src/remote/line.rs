@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Limited};
 use outlast_core::{
     engine::{self, state::transaction},
     store::Error,
-    words::{class::Class, outage::Cause},
+    words::{Cause, Class},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;

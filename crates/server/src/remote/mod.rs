@@ -9,10 +9,10 @@ mod line;
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
-    journal::{Entry, Role, job::ItemRow, payload::Payload},
+    engine::{Op, Outcome},
+    journal::{Entry, ItemRow, Payload, Role},
     store::{Answer, Durability, Error, Page, Question, RunFilter, RunView, Store, Ticket},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use parking_lot::Mutex;
 

@@ -1,6 +1,6 @@
 //! Errors of the state's gRPC and REST interfaces.
 
-use outlast_core::{engine::state::transaction, state::outcome, store, words::class::Class};
+use outlast_core::{engine::state::transaction, state::outcome, store, words::Class};
 
 use crate::wire::access::NotLetIn;
 

@@ -11,21 +11,15 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::{
-        actor::Actor,
-        state::{
-            put::{Change, Put},
-            transaction::{self, Conflicts, Limits, Seen, Transactions},
-        },
+        Actor, Change, Put,
+        state::transaction::{self, Conflicts, Limits, Seen, Transactions},
     },
     state::{Committed, Name, Position},
     store::{
         self, Ask as _, Durability, News, Store,
         state::{Event, EventRange},
     },
-    words::{
-        clock::{Clock, Entropy, random},
-        id::{RunId, Slot, uuid_v7},
-    },
+    words::{Clock, Entropy, RunId, Slot, clock::random, id::uuid_v7},
 };
 use parking_lot::Mutex;
 

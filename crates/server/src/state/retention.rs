@@ -1,7 +1,7 @@
 //! Retention: sets how many versions a namespace keeps, and removes the surplus from keys that nobody changes.
 
 use outlast_core::{
-    engine::state::retain::{Compact, Retain},
+    engine::{Compact, Retain},
     store::{Ask as _, Durability, Error, Store},
 };
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::words::id::{RunId, RunNo};
+use outlast_core::words::{RunId, RunNo};
 
 use super::{sessions::Sessions, tokens::ApiTokens};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::HeaderMap;
-use outlast_core::{run::token, words::digest::Digest};
+use outlast_core::{run::token, words::Digest};
 use sha2::Digest as _;
 
 use super::{access::NotLetIn, headers::CREDENTIALS};

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
-use outlast_core::{call::Refused, envelope, run::token, store, words::id::Micros};
+use outlast_core::{call::Refused, envelope, run::token, store, words::Micros};
 
 use super::{
     access::NotLetIn,

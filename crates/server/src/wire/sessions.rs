@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::words::clock::{Clock, Entropy, random};
+use outlast_core::words::{Clock, Entropy, clock::random};
 use parking_lot::Mutex;
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
@@ -109,10 +109,7 @@ fn digest(secret: &str) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::{
-        clock::{ManualClock, SeededEntropy},
-        id::Micros,
-    };
+    use outlast_core::words::{ManualClock, Micros, SeededEntropy};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::HeaderMap;
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 
 use super::{
     access::{Access, NotLetIn},

@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, Uri};
 use outlast_core::{
     run::token::{self, Claims, TokenKey},
-    words::id::{RunId, Seq},
+    words::{RunId, Seq},
 };
 
 use super::{
@@ -222,7 +222,7 @@ fn run_header(headers: &HeaderMap) -> Result<Option<Who>, NotLetIn> {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::words::id::{AttemptNo, Fence, RunNo, Slot};
+    use outlast_core::words::{AttemptNo, Fence, RunNo, Slot};
 
     use super::*;
     use crate::wire::tokens::ApiTokens;

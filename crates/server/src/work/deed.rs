@@ -2,18 +2,14 @@
 
 use outlast_core::{
     engine::{
-        call::settle::StorePart,
-        checkpoint::{Checkpoint, Name as CheckpointName, OURS},
-        item::{ClaimItem, ExpectItems, ItemEnd, RecordItem, ReturnItem},
-        op::Op,
-        run::fork::Snapshot,
-        state::put::{Change, Put},
-        step::{BeginStep, CountLoop, NextTry, Record, ResolveStep},
+        BeginStep, Change, Checkpoint, ClaimItem, CountLoop, ExpectItems, ItemEnd, NextTry, Op, Put, Record,
+        RecordItem, ResolveStep, ReturnItem, Snapshot, StorePart,
+        checkpoint::{Name as CheckpointName, OURS},
     },
-    journal::{Opening, Role, iteration_scope, job::OnChange, payload::Payload},
+    journal::{OnChange, Opening, Payload, Role, iteration_scope},
     state::Name,
     store::{self, Durability, Store},
-    words::{clock::Entropy, digest::Digest, id::Seq},
+    words::{Digest, Entropy, Seq},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

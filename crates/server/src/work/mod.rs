@@ -7,16 +7,11 @@ pub mod take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        op::Outcome,
-        openings,
-        run::end_attempt::{EndAttempt, Then},
-    },
+    engine::{Actor, EndAttempt, Outcome, openings, run::end_attempt::Then},
     journal::Opening,
-    run::attempt::Exit,
+    run::Exit,
     store,
-    words::id::{RunId, RunNo, Seq, Slot},
+    words::{RunId, RunNo, Seq, Slot},
 };
 
 pub(crate) use deed::there;

@@ -1,15 +1,11 @@
 //! Taking of a run: its attempt is claimed or joined, once nobody who lives has it.
 
 use outlast_core::{
-    engine::{
-        self,
-        actor::Actor,
-        run::claim::{Adopt, Claim, Claimed},
-    },
+    engine::{self, Actor, Adopt, Claim, Claimed},
     envelope::Refusal,
-    run::{instance::Life, token::Claims},
+    run::{Claims, Life},
     store::{Ask as _, Durability, Error},
-    words::id::{InstanceNo, RunNo, Slot},
+    words::{InstanceNo, RunNo, Slot},
 };
 
 use crate::node::{LOOK, Node, declare_dead};

@@ -5,9 +5,9 @@
 use std::{collections::VecDeque, time::Duration};
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     store::{Durability, Error, Promise, Ticket},
-    words::id::OpNo,
+    words::OpNo,
 };
 
 /// Largest number of operations that share a commit.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     store::{Durability, Error, Ticket},
-    words::id::OpNo,
+    words::OpNo,
 };
 
 use super::{

@@ -4,12 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outlast_core::{
     engine::{
-        self,
-        loaded::{Loaded, Need},
+        self, Loaded, Need,
         op::{self, Op, Outcome},
     },
     store::{Durability, Error, load::load},
-    words::id::{InstanceNo, Micros, OpNo},
+    words::{InstanceNo, Micros, OpNo},
 };
 
 use super::queue::Job;

@@ -7,9 +7,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     store::{Durability, Error, Ticket},
-    words::id::OpNo,
+    words::OpNo,
 };
 
 use super::{

@@ -10,9 +10,9 @@ use std::{
 };
 
 use outlast_core::{
-    run::instance::Instance,
+    run::Instance,
     store::{Loss, Losses},
-    words::id::{InstanceNo, Micros},
+    words::{InstanceNo, Micros},
 };
 
 use super::epoch::Epoch;
@@ -127,7 +127,7 @@ impl Acknowledged {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::run::instance::Life;
+    use outlast_core::run::Life;
 
     use super::*;
 

@@ -2,18 +2,11 @@
 
 use outlast_core::{
     engine::loaded::NewPayload,
-    envelope::{Envelope, budget::Budget},
+    envelope::{Budget, Envelope},
     journal::Entry,
-    run::{
-        Run,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    run::{Attempt, Instance, Lease, Run},
     store::Error,
-    words::{
-        id::{EnvelopeNo, InstanceNo, RunNo},
-        row::{Row, Touch},
-    },
+    words::{EnvelopeNo, InstanceNo, Row, RunNo, Touch},
 };
 use tokio_postgres::error::SqlState;
 

@@ -13,11 +13,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::Loaded,
-    envelope::{Envelope, unit::Unit},
+    engine::Loaded,
+    envelope::{Envelope, Unit},
     journal::{Entry, State},
     store::{Hint, News},
-    words::row::Touch,
+    words::Touch,
 };
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -124,11 +124,8 @@ fn gives_room(before: &Envelope, after: &Envelope) -> bool {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        envelope::{
-            Owner,
-            unit::{Amounts, Limits},
-        },
-        words::id::{EnvelopeNo, RunNo},
+        envelope::{Amounts, Limits, Owner},
+        words::{EnvelopeNo, RunNo},
     };
 
     use super::*;

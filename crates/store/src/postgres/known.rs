@@ -9,24 +9,20 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::{Loaded, NewPayload, Numbers, Table},
-    envelope::{Envelope, budget::Budget},
+    engine::{
+        Loaded, Numbers,
+        loaded::{NewPayload, Table},
+    },
+    envelope::{Budget, Envelope},
     events::{NewEvent, delivery::Delivery},
     journal::{Entry, Kind, State},
-    run::{
-        Run, Spec,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    run::{Attempt, Instance, Lease, Run, Spec},
     state::{
         Committed, Name, Namespace, Position,
         rows::{Compactable, Current, Rows, Trimmed},
     },
     store::load::Key,
-    words::{
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq, Slot},
-        row::{Row, Touch},
-    },
+    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Row, RunNo, Seq, Slot, Touch},
 };
 
 /// Rows of one table by their keys.

@@ -7,14 +7,11 @@ use std::{cell::RefCell, pin::Pin};
 
 use futures_util::future::try_join_all;
 use outlast_core::{
-    engine::loaded::Numbers,
-    envelope::budget::Budget,
-    run::attempt::Attempt,
+    engine::Numbers,
+    envelope::Budget,
+    run::Attempt,
     store::{Error, load::Key},
-    words::{
-        id::{EnvelopeNo, InstanceNo, RunNo},
-        row::Row,
-    },
+    words::{EnvelopeNo, InstanceNo, Row, RunNo},
 };
 
 use super::{

@@ -15,13 +15,10 @@
 use std::collections::BTreeSet;
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need},
-    envelope::budget::Budget,
+    engine::{Loaded, Need},
+    envelope::Budget,
     store::load::Edges,
-    words::{
-        id::{EnvelopeNo, InstanceNo, Micros, RunNo},
-        row::{Row, Touch},
-    },
+    words::{EnvelopeNo, InstanceNo, Micros, Row, RunNo, Touch},
 };
 
 use super::{
@@ -233,7 +230,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
 
-    use outlast_core::{state::Name, words::id::RunId};
+    use outlast_core::{state::Name, words::RunId};
 
     use super::*;
 

@@ -7,18 +7,14 @@
 use std::mem::{Discriminant, discriminant};
 
 use outlast_core::{
-    envelope::{Envelope, budget::Budget},
+    envelope::{Budget, Envelope},
     journal::Entry,
-    run::{
-        Run, Spec,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    run::{Attempt, Instance, Lease, Run, Spec},
     store::{
         Error,
         load::{Key, Newest},
     },
-    words::{id::RunNo, row::Row},
+    words::{Row, RunNo},
 };
 
 use super::{

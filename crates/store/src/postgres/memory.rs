@@ -20,22 +20,15 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::Need,
+    engine::Need,
     envelope::Envelope,
     journal::{Entry, Kind, State},
-    run::{
-        Run,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    run::{Attempt, Instance, Lease, Run},
     store::{
         Error,
         load::{Key, Newest},
     },
-    words::{
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq, Slot},
-        row::{Row, Touch},
-    },
+    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Row, RunNo, Seq, Slot, Touch},
 };
 use rustix::time::{ClockId, clock_gettime};
 

@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     store::Error,
-    words::clock::{Clock, random},
+    words::{Clock, clock::random},
 };
 
 use crate::{Options, group::Writer};

@@ -3,10 +3,10 @@
 use std::sync::PoisonError;
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
-    journal::{Role, payload::Payload},
+    engine::{Op, Outcome},
+    journal::{Payload, Role},
     store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
-    words::id::{Micros, Seq},
+    words::{Micros, Seq},
 };
 
 use super::{

@@ -12,7 +12,7 @@
 
 use std::{cell::Cell as Noted, collections::BTreeMap};
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::Micros;
 use tokio_postgres::error::SqlState;
 
 use super::{

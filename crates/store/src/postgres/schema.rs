@@ -1,6 +1,6 @@
 //! Tables of the PostgreSQL store, and their creation in a new database.
 
-use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
+use outlast_core::{run::Instance, store::Error, words::Micros};
 
 use super::{
     error::failure,

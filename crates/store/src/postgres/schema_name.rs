@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use outlast_core::words::digest::Digest;
+use outlast_core::words::Digest;
 
 /// Name of the schema, as an address may set it with `?schema=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]

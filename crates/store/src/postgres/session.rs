@@ -5,7 +5,7 @@ use std::{cell::Cell, fmt::Display, future::Future};
 use futures_util::future::join4;
 use outlast_core::{
     store::{Error, load::Key},
-    words::id::{InstanceNo, Micros},
+    words::{InstanceNo, Micros},
 };
 use tokio::{
     runtime::{Builder, Runtime},

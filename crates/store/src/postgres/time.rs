@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     store::Error,
-    words::{clock::Clock, id::Micros},
+    words::{Clock, Micros},
 };
 
 /// Expression for the database's clock in microseconds. Read under the lock, so that time does not go back between

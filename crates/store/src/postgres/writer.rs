@@ -9,20 +9,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        self,
-        loaded::{Loaded, Need},
-    },
-    run::{Run, instance::Instance},
+    engine::{self, Loaded, Need},
+    run::{Instance, Run},
     store::{
         Error, News,
         load::{Edges, Fetch, Key, Together},
     },
-    words::{
-        clock::Clock,
-        id::{InstanceNo, Micros},
-        row::Touch,
-    },
+    words::{Clock, InstanceNo, Micros, Touch},
 };
 use tokio_postgres::error::SqlState;
 

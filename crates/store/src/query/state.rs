@@ -13,7 +13,7 @@ use outlast_core::{
         Answer, Error, Question, Which,
         state::{Event, EventPage, EventRange, History, Moment, Scan},
     },
-    words::id::{AttemptNo, Micros, RunNo},
+    words::{AttemptNo, Micros, RunNo},
 };
 
 use super::{

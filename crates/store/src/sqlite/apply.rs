@@ -3,13 +3,10 @@
 use std::sync::LazyLock;
 
 use outlast_core::{
-    engine::loaded::Loaded,
-    journal::{Entry, payload::Payload},
+    engine::Loaded,
+    journal::{Entry, Payload},
     run::Run,
-    words::{
-        id::{EnvelopeNo, RunNo},
-        row::{Row, Touch},
-    },
+    words::{EnvelopeNo, Row, RunNo, Touch},
 };
 use rusqlite::{CachedStatement, Connection, Result, params};
 

@@ -6,18 +6,10 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::loaded::Loaded,
-    envelope::{Envelope, budget::Budget},
-    run::{
-        Run,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
-    words::{
-        Map,
-        id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
-        row::{Row, Touch},
-    },
+    engine::Loaded,
+    envelope::{Budget, Envelope},
+    run::{Attempt, Instance, Lease, Run},
+    words::{AttemptNo, EnvelopeNo, InstanceNo, Map, Row, RunNo, Slot, Touch},
 };
 
 /// Number of cached runs above which the cache is cleared. Rare, and simpler than evicting by age.

@@ -3,19 +3,15 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::loaded::{Loaded, Numbers},
-    envelope::budget::Budget,
+    engine::{Loaded, Numbers},
+    envelope::Budget,
     journal::Entry,
-    run::{
-        Run,
-        attempt::Attempt,
-        instance::{Instance, Lease},
-    },
+    run::{Attempt, Instance, Lease, Run},
     store::{
         Error,
         load::{Key, Newest},
     },
-    words::id::{EnvelopeNo, InstanceNo, RunNo},
+    words::{EnvelopeNo, InstanceNo, RunNo},
 };
 use rusqlite::Connection;
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
+use outlast_core::{run::Instance, store::Error, words::Micros};
 use rusqlite::{Connection, Transaction};
 
 use super::{connect, failure, query, schema};

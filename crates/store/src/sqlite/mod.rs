@@ -23,9 +23,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::op::Op,
+    engine::Op,
     store::{Durability, Error, Ticket},
-    words::clock::{Clock, random},
+    words::{Clock, clock::random},
 };
 use rusqlite::Connection;
 

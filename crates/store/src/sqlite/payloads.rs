@@ -2,9 +2,9 @@
 
 use outlast_core::{
     engine::loaded::NewPayload,
-    journal::{Role, payload::Payload},
+    journal::{Payload, Role},
     store::INLINE_VALUE,
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 

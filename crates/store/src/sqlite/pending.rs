@@ -9,14 +9,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::{Loaded, NewPayload},
+    engine::{Loaded, loaded::NewPayload},
     journal::{Entry, Kind},
     run::Run,
     store::load::{Key, Newest},
-    words::{
-        id::{RunNo, Seq},
-        row::{Row, Touch},
-    },
+    words::{Row, RunNo, Seq, Touch},
 };
 use rusqlite::{Connection, Result};
 

@@ -1,7 +1,7 @@
 //! Answers questions from the file.
 
 use outlast_core::{
-    engine::op::{Op, Outcome},
+    engine::{Op, Outcome},
     store::{Answer, Durability, Error, Question, Store, Ticket},
 };
 
@@ -85,7 +85,7 @@ impl Store for SqliteStore {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{store::filter::ApprovalFilter, words::id::RunNo};
+    use outlast_core::{store::ApprovalFilter, words::RunNo};
     use rusqlite::{Connection, params_from_iter};
 
     use super::*;

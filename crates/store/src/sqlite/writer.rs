@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need},
+    engine::{Loaded, Need},
     store::{
         Error,
         load::{Fetch, Key},
     },
-    words::{
-        clock::Clock,
-        id::{InstanceNo, Micros},
-    },
+    words::{Clock, InstanceNo, Micros},
 };
 use rusqlite::Connection;
 

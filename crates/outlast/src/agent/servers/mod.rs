@@ -14,12 +14,9 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        checkpoint::{Checkpoint, Name},
-    },
+    engine::{Actor, Checkpoint, checkpoint::Name},
     store::{self, Store},
-    words::id::RunNo,
+    words::RunNo,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -12,12 +12,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 use outlast_core::{
     journal::approval,
     reads,
-    run::{
-        Run,
-        instance::{Identity, Instance},
-    },
-    store::filter::ApprovalFilter as Filter,
-    words::{id::InstanceNo, outage::Outage},
+    run::{Identity, Instance, Run},
+    store::ApprovalFilter as Filter,
+    words::{InstanceNo, Outage},
 };
 use outlast_process::identity;
 use outlast_view::exit_words;

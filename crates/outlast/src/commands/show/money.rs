@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::{envelope::unit::Amounts, run::attempt};
+use outlast_core::{envelope::Amounts, run::attempt};
 
 use super::{
     super::{plan::Shown, prelude::*, resume_tax},

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use outlast_core::run::{attempt, instance::Identity};
+use outlast_core::run::{Identity, attempt};
 use outlast_view::{
     Approval, Attempt, Entry, Plan, RunDetail,
     money::{BusyWaiting, Cost, Failed, InFlight, Overrun, Unbacked, Untaken},

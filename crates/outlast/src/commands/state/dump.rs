@@ -10,9 +10,9 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
-    engine::state::put::{Change, Put},
+    engine::{Change, Put},
     reads::places,
-    state::{Name, Position, own::Owner},
+    state::{Name, Owner, Position},
     store::state::{Event, EventRange},
 };
 use outlast_server::api::state::show::{By, Runs, Version, value_text};

@@ -6,7 +6,7 @@ mod dump;
 use std::{cell, path::PathBuf};
 
 use outlast_core::{
-    engine::state::retain::Retain,
+    engine::Retain,
     reads::{places, rows},
     state::{At, Item, Retention},
     store::{

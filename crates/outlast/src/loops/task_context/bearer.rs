@@ -1,7 +1,7 @@
 //! Permission to write a run's context: the token of its attempt, from the environment.
 
 use outlast_core::{
-    engine::state::put::{Change, PutByToken},
+    engine::{Change, PutByToken},
     run::token::{self, Claims},
     state::Committed,
     store::{Ask as _, Durability, RunView, Store},

@@ -14,7 +14,7 @@ use std::{
 
 use outlast_core::{
     store::{RunView, Store},
-    words::id::AttemptNo,
+    words::AttemptNo,
 };
 use rustix::fs::OFlags;
 use serde::Serialize;

@@ -13,11 +13,11 @@ pub mod task;
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::state::put::Change,
+    engine::Change,
     reads::places,
     state::{At, Item, Name, run_namespace},
     store::{self, Store},
-    words::id::{Micros, RunId},
+    words::{Micros, RunId},
 };
 use serde_json::Value;
 

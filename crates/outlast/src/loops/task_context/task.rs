@@ -1,8 +1,8 @@
 //! Changes to the task that a loop has begun. Pure: the caller commits them.
 
 use outlast_core::{
-    engine::state::put::Change,
-    words::id::{Micros, RunId},
+    engine::Change,
+    words::{Micros, RunId},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! State of a session: its server, and the requests that are not answered yet; events that it hears, and deeds that it wants
 //! done.
 
-use outlast_core::{journal::Opening, words::id::Seq};
+use outlast_core::{journal::Opening, words::Seq};
 use outlast_server::mcp::message::{self, ToolCall};
 
 use crate::mcp::{

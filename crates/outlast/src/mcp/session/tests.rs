@@ -2,7 +2,7 @@
 
 use outlast_core::{
     journal::Opening,
-    words::id::{InstanceNo, OpNo, RunNo},
+    words::{InstanceNo, OpNo, RunNo},
 };
 use serde_json::Value;
 

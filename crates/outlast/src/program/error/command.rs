@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use outlast_core::run::status::Status;
+use outlast_core::run::Status;
 
 use crate::program::exit_code::{REFUSED, UNAVAILABLE};
 

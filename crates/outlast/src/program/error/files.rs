@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outlast_core::{run::status::Status, store};
+use outlast_core::{run::Status, store};
 use outlast_files as files;
 
 use crate::program::exit_code::{REFUSED, UNAVAILABLE, USAGE};

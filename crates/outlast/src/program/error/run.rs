@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outlast_core::{envelope::Refusal, run::status::Status};
+use outlast_core::{envelope::Refusal, run::Status};
 
 use super::FilesError;
 use crate::program::exit_code::{FAILED, HALTED, REFUSED, UNAVAILABLE};

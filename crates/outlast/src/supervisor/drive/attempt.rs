@@ -4,8 +4,8 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use outlast_core::{
-    run::status::Status,
-    words::id::{AttemptNo, Micros, Seq},
+    run::Status,
+    words::{AttemptNo, Micros, Seq},
 };
 use outlast_process::{
     cgroup::{Group, OomKills},

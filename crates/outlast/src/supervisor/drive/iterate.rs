@@ -8,20 +8,12 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{
-        self,
-        actor::Actor,
-        run::iteration::{BeginIteration, JudgeIteration, STUCK},
-    },
-    journal::payload::Payload,
+    engine::{self, Actor, BeginIteration, JudgeIteration, run::iteration::STUCK},
+    journal::Payload,
     reads,
-    run::{
-        looping::{Looping, UNCHANGED, Verdict},
-        status::Status,
-        token::Claims,
-    },
+    run::{Claims, Looping, Status, Verdict, looping::UNCHANGED},
     store::{self, Ask as _, Durability},
-    words::id::InstanceNo,
+    words::InstanceNo,
 };
 use outlast_process::{
     exit::Exit,

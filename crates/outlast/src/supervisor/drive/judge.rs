@@ -2,19 +2,13 @@
 //! every further attempt would end so.
 
 use outlast_core::{
-    engine::{
-        self,
-        run::{
-            end_attempt::{EndAttempt, Then},
-            pause::AwaitProvider,
-        },
-    },
-    envelope::unit::Unit,
+    engine::{self, AwaitProvider, EndAttempt, run::end_attempt::Then},
+    envelope::Unit,
     journal::{Entry, Kind, State},
     reads::entries,
-    run::{Run, attempt::Attempt, status::Status},
+    run::{Attempt, Run, Status},
     store::{self, Ask as _, Durability},
-    words::id::{AttemptNo, InstanceNo},
+    words::{AttemptNo, InstanceNo},
 };
 use outlast_process::{
     exit::Exit,

@@ -11,11 +11,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::actor::Actor,
+    engine::Actor,
     journal::Role,
-    run::{Command, Pty, token::Claims},
+    run::{Claims, Command, Pty},
     store::{self, RunView, Store},
-    words::id::{AttemptNo, InstanceNo, Micros},
+    words::{AttemptNo, InstanceNo, Micros},
 };
 use outlast_process::{
     attach::listen,

@@ -12,10 +12,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{actor::Actor, state::transaction::Conflicts},
+    engine::{Actor, state::transaction::Conflicts},
     run::token::{self, Claims},
     store::{RunView, Store},
-    words::id::{InstanceNo, RunId, RunNo, Seq},
+    words::{InstanceNo, RunId, RunNo, Seq},
 };
 use outlast_process::{
     cgroup::ParentGroup, exit_policy::Backoff, groups, signals::Signals, sockets, spawn::Spawner,

@@ -4,16 +4,12 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::{self, op::Verb, run::pause::Hold},
+    engine::{self, Hold, Verb},
     envelope::Whose,
     reads::room::is_room,
-    run::{Run, status::Status},
+    run::{Run, Status},
     store::{self, Ask as _, Durability},
-    words::{
-        clock::random,
-        id::{InstanceNo, Micros},
-        outage::Outage,
-    },
+    words::{InstanceNo, Micros, Outage, clock::random},
 };
 use tokio::time::Instant;
 

@@ -11,21 +11,14 @@ pub mod show;
 use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
-    engine::{
-        self,
-        act::InName,
-        approval::{Asker, DecideApproval, RequestApproval},
-    },
+    engine::{self, Asker, DecideApproval, InName, RequestApproval},
     journal::{
-        approval::{Answer, ApprovalId, EXPIRES_MS, Status},
-        payload::Payload,
+        ApprovalId, Payload,
+        approval::{Answer, EXPIRES_MS, Status},
     },
     reads,
-    store::{self, Ask as _, Durability, News, Store, filter::ApprovalFilter as Filter},
-    words::{
-        digest::Digest,
-        id::{RunId, RunNo},
-    },
+    store::{self, ApprovalFilter as Filter, Ask as _, Durability, News, Store},
+    words::{Digest, RunId, RunNo},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;

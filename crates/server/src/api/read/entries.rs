@@ -5,7 +5,7 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries::{self, EntrySearch, call_before},
     store::{self, RunView},
-    words::id::{AttemptNo, Seq},
+    words::{AttemptNo, Seq},
 };
 use outlast_view as view;
 use serde::Serialize;

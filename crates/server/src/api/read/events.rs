@@ -17,10 +17,10 @@ use outlast_core::{
     events::{EventQuery, Kind, Mark},
     journal::{Entry, State},
     reads::runs::{self, RunSearch},
-    run::{Run, status::Status},
+    run::{Run, Status},
     state::Position,
     store::{self, News, RunView, Store},
-    words::id::{Micros, RunNo, Seq},
+    words::{Micros, RunNo, Seq},
 };
 use outlast_view::{
     self as view, Time,

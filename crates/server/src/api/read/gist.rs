@@ -3,7 +3,7 @@
 use outlast_core::{
     journal::{Entry, Kind, Role, State},
     store::{Error, Store},
-    words::id::Seq,
+    words::Seq,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

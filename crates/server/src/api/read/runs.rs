@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    journal::{self, job::ItemRow, payload::Payload},
+    journal::{self, ItemRow, Payload},
     price::PriceTable,
     reads::{entries, runs, tightest::Above, waits},
-    run::{attempt::Attempt, status::Status},
+    run::{Attempt, Status},
     store::{self, Page, RunView, Store},
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use outlast_view::{self as view, Time};
 use serde::Serialize;

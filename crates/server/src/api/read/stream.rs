@@ -11,7 +11,7 @@ use outlast_core::{
     call::Visible,
     journal::{Kind, State},
     store,
-    words::id::{RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use tokio::sync::mpsc;
 

@@ -1,11 +1,11 @@
 //! Routes of a run's approvals, requested by its agent and decided by a person, and of its decided tool calls.
 
 use outlast_core::{
-    engine::approval::Asker,
+    engine::Asker,
     journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
-    store::{self, Store, filter::ApprovalFilter as Filter},
-    words::id::RunNo,
+    store::{self, ApprovalFilter as Filter, Store},
+    words::RunNo,
 };
 
 use super::{Act, Error, run::shown};

@@ -1,14 +1,14 @@
 //! Routes of checkpoints: save one, read the newest.
 
 use outlast_core::{
-    engine::checkpoint::{Checkpoint, Name, OURS, Used},
-    journal::{Entry, Role, payload::Payload},
+    engine::{
+        Checkpoint,
+        checkpoint::{Name, OURS, Used},
+    },
+    journal::{Entry, Payload, Role},
     reads::entries::newest_saved,
     store::{self, Ask as _, Durability, Store},
-    words::{
-        calendar::rfc3339,
-        id::{RunNo, Seq},
-    },
+    words::{RunNo, Seq, calendar::rfc3339},
 };
 use outlast_view::shape;
 use serde::Deserialize;

@@ -4,7 +4,7 @@ use outlast_core::{
     reads::places,
     state::{At, Item, Name},
     store::Store,
-    words::{calendar::rfc3339, id::Micros},
+    words::{Micros, calendar::rfc3339},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -10,13 +10,9 @@ pub(super) mod run;
 mod tokens;
 
 use outlast_core::{
-    engine::{
-        self,
-        actor::Actor,
-        run::claim::{Enter, Entered},
-    },
+    engine::{self, Actor, Enter, Entered},
     store::{self, Ask as _, Durability, RunView},
-    words::id::RunNo,
+    words::RunNo,
 };
 use serde_json::json;
 

@@ -3,27 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        self,
-        act::InName,
-        checkpoint::Used,
-        run::{
-            start::Start,
-            tell::{Tell, Word},
-        },
-        step::{CountLoop, Turn},
-    },
-    envelope::unit::{Limits, Unit},
+    engine::{self, CountLoop, InName, Start, Tell, Turn, Word, checkpoint::Used},
+    envelope::{Limits, Unit},
     reads::{
         policies::{self, NamedPolicy},
         runs::changed_at,
     },
-    run::{Policy, Run, Spec, status::Status},
+    run::{Policy, Run, Spec, Status},
     store::{self, Ask as _, Durability, RunView, Store},
-    words::{
-        calendar::rfc3339,
-        id::{Micros, RunNo},
-    },
+    words::{Micros, RunNo, calendar::rfc3339},
 };
 use outlast_view::shape;
 use serde::Deserialize;

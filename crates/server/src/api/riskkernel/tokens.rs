@@ -6,7 +6,7 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries,
     store::{self, Store},
-    words::id::{Micros, RunNo, Seq},
+    words::{Micros, RunNo, Seq},
 };
 use parking_lot::Mutex;
 

@@ -1,20 +1,11 @@
 //! Deeds of a session: what a program does in its run, each one operation of the engine or one read.
 
 use outlast_core::{
-    engine::{
-        self,
-        call::admit::Admission,
-        op::Outcome,
-        step::{Step, Turn},
-    },
-    envelope::unit::Unit,
-    journal::{
-        Kind, Role, State, iteration_scope,
-        job::{ItemClaim, ItemRow, Standing},
-        payload::Payload,
-    },
+    engine::{self, Admission, Outcome, Step, Turn},
+    envelope::Unit,
+    journal::{ItemClaim, ItemRow, Kind, Payload, Role, State, iteration_scope, job::Standing},
     store::{self, Ask as _, Durability, Page, Sought, Store},
-    words::id::Seq,
+    words::Seq,
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};

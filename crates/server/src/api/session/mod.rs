@@ -11,7 +11,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use outlast_core::{
-    engine::actor::Actor,
+    engine::Actor,
     store::{self, Ask as _, Durability},
 };
 use parking_lot::Mutex;

@@ -3,21 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::{
-        self,
-        act::InName,
-        approval::Asker,
-        run::{limits::Raise, start::Start},
-    },
-    envelope::unit::{Limits, PerUnit, Unit},
+    engine::{self, Asker, InName, Raise, Start},
+    envelope::{Limits, PerUnit, Unit},
     reads::forks::{Point, id_of, prepare},
     run::{
-        Spec,
-        status::Status,
+        Spec, Status,
         token::{self, Claims},
     },
     store::{self, Ask as _, Durability, RunView, Store},
-    words::id::{AttemptNo, RunId, Seq, Slot},
+    words::{AttemptNo, RunId, Seq, Slot},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

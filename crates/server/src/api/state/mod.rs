@@ -9,13 +9,10 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use outlast_core::{
-    engine::{
-        self,
-        state::{put::Change, retain::Retain},
-    },
-    state::{At, Committed, Name, Position, Retention, own::Owner},
+    engine::{self, Change, Retain},
+    state::{At, Committed, Name, Owner, Position, Retention},
     store::{self, Store, Which, state::Scan},
-    words::id::Micros,
+    words::Micros,
 };
 use outlast_view::Time;
 use serde::{Deserialize, Serialize};

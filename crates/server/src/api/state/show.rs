@@ -6,7 +6,7 @@ use base64::Engine as _;
 use outlast_core::{
     state::{Item, Listed, Namespace, ResumePoint, Retention},
     store::{self, Store, state::Event},
-    words::id::{RunId, RunNo},
+    words::{RunId, RunNo},
 };
 use outlast_view::{Time, shape};
 use serde::Serialize;

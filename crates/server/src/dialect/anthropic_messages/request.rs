@@ -1,6 +1,6 @@
 //! Reading of requests to `/v1/messages`.
 
-use outlast_core::words::usage::ServiceTier;
+use outlast_core::words::ServiceTier;
 
 use super::MAX_TOKENS;
 use crate::dialect::{

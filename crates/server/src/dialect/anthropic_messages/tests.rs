@@ -1,4 +1,4 @@
-use outlast_core::words::usage::{ServiceTier, Usage};
+use outlast_core::words::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 use super::*;

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use outlast_core::words::usage::{ServiceTier, Usage};
+use outlast_core::words::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 use super::*;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use outlast_core::{
     call::{FailedTry, Patience, desk, exchange::Event},
-    engine::{call::settle::Retry, run::pause::AwaitProvider},
+    engine::{AwaitProvider, Retry},
     store::{Ask as _, Durability},
-    words::outage::{Cause, Outage},
+    words::{Cause, Outage},
 };
 use tokio::time::Instant;
 

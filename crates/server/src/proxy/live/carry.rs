@@ -4,9 +4,9 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::exchange::Ending,
-    engine::call::settle::Settled,
+    engine::Settled,
     store::Error,
-    words::{id::Micros, outage::Cause},
+    words::{Cause, Micros},
 };
 use tokio::time::{Instant, sleep_until};
 

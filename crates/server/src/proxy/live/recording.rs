@@ -7,12 +7,9 @@ use outlast_core::{
         desk,
         exchange::{Ending, Event},
     },
-    engine::{
-        call::settle::{Settle, Settled, StorePart},
-        run::pause::ProviderAnswered,
-    },
-    journal::{Role, payload::Payload},
-    run::{Record, status::Status},
+    engine::{ProviderAnswered, Settle, Settled, StorePart},
+    journal::{Payload, Role},
+    run::{Record, Status},
     store::{Ask as _, Durability, Error},
 };
 use tokio::time::Instant;

@@ -5,14 +5,14 @@ pub mod schema;
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::loaded::Loaded,
+    engine::Loaded,
     state::{
         Committed, Name, Position,
         outcome::AT_ONCE,
         rows::{Compactable, Rows},
     },
     store::Error,
-    words::row::Row,
+    words::Row,
 };
 use rusqlite::{Connection, params_from_iter};
 
