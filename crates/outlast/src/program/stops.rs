@@ -1,6 +1,6 @@
 //! Store that stops at each boundary of a journal, for `outlast crashtest`: the commit is done, and nobody has its outcome.
 //!
-//! A process that has the variable [`told::CRASHTEST`] says at each boundary where it is, over the Unix socket that the
+//! A process that has the variable `OUTLAST_CRASHTEST` says at each boundary where it is, over the Unix socket that the
 //! variable names, and goes on when it is answered. Who answers may kill it, or others, meanwhile.
 
 use std::{
