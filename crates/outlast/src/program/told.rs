@@ -4,8 +4,8 @@
 //! `outlast` inside a run or a loop is not configured by what the programs there were told.
 
 macro_rules! variables {
-    ($($name:ident)*) => {
-        $(pub const $name: &str = concat!("OUTLAST_", stringify!($name));)*
+    ($($name:ident $variable:literal)*) => {
+        $(pub const $name: &str = $variable;)*
 
         /// All of them but [`STORE`].
         pub const ALL: &[&str] = &[$($name),*];
@@ -13,8 +13,24 @@ macro_rules! variables {
 }
 
 variables! {
-    AGENT_GIT AGENT_NOTE ATTEMPT BEHIND CONFINED CRASHTEST GRPC_URL INTERCEPTED ITERATION LAST_EXIT LOOP MARK RECOVERED
-    RUN_ID STATE_FILE TASK_LIVES TOKEN URL
+    AGENT_GIT "OUTLAST_AGENT_GIT"
+    AGENT_NOTE "OUTLAST_AGENT_NOTE"
+    ATTEMPT "OUTLAST_ATTEMPT"
+    BEHIND "OUTLAST_BEHIND"
+    CONFINED "OUTLAST_CONFINED"
+    CRASHTEST "OUTLAST_CRASHTEST"
+    GRPC_URL "OUTLAST_GRPC_URL"
+    INTERCEPTED "OUTLAST_INTERCEPTED"
+    ITERATION "OUTLAST_ITERATION"
+    LAST_EXIT "OUTLAST_LAST_EXIT"
+    LOOP "OUTLAST_LOOP"
+    MARK "OUTLAST_MARK"
+    RECOVERED "OUTLAST_RECOVERED"
+    RUN_ID "OUTLAST_RUN_ID"
+    STATE_FILE "OUTLAST_STATE_FILE"
+    TASK_LIVES "OUTLAST_TASK_LIVES"
+    TOKEN "OUTLAST_TOKEN"
+    URL "OUTLAST_URL"
 }
 
 /// The one that configures, too: an `outlast` inside a run works on the run's store.

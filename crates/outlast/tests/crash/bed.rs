@@ -276,11 +276,17 @@ impl Proc {
     }
 
     #[track_caller]
-    pub fn done(mut self) -> Done {
+    pub fn done(self) -> Done {
+        self.done_within(LONGEST)
+    }
+
+    /// Waits for its end, and fails if it takes longer.
+    #[track_caller]
+    pub fn done_within(mut self, longest: Duration) -> Done {
         // Not reaped yet, it is still who it was.
         let pid = rustix::process::Pid::from_child(&self.child);
         let end = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
-        let longest = Timespec { tv_sec: LONGEST.as_secs() as i64, tv_nsec: 0 };
+        let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: 0 };
         let ready = rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&longest));
         assert!(ready.unwrap() > 0, "it does not end: {}", self.output());
         let status = self.child.wait().unwrap();

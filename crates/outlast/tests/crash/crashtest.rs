@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::bed::{Bed, Done, text};
+use crate::bed::{Bed, Done, LONGEST, text};
 
 /// Three questions with what an agent does between them: `work(n, said)`.
 const AGENT: &str = r#"
@@ -62,7 +62,8 @@ fn crashtest(bed: &Bed, agent: &str, flags: &[&str]) -> Done {
     bed.write("work/agent.py", &format!("{AGENT}{agent}"));
     let mut command = bed.outlast(&["crashtest"]);
     command.env("TMPDIR", text(&bed.path("tmp"))).args(flags).args(["--", "python3", "-SE", "agent.py"]);
-    bed.run(command)
+    // Each death is a run of its own, and its resumption.
+    bed.start(command).done_within(20 * LONGEST)
 }
 
 fn bed() -> Bed {
@@ -79,10 +80,20 @@ fn assert_left_alone(bed: &Bed) {
 }
 
 #[test]
-fn a_sound_agent_has_no_findings_at_any_boundary_and_kind_of_death() {
+fn a_sound_agent_that_dies_has_no_findings_at_any_boundary() {
+    has_no_findings(["agent", "tree"]);
+}
+
+#[test]
+fn a_sound_agent_whose_supervisor_dies_has_no_findings_at_any_boundary() {
+    has_no_findings(["supervisor", "machine"]);
+}
+
+fn has_no_findings(kinds: [&str; 2]) {
     let bed = bed();
-    let done = crashtest(&bed, SOUND, &["--mock", "--stdout"]).code(0);
-    let done = done.tells(&["48 deaths at 12 boundaries of 3 calls: no findings", "call-stored.3"]);
+    let kinds = kinds.map(|kind| ["--kind", kind]);
+    let done = crashtest(&bed, SOUND, &[&["--mock", "--stdout"], kinds.as_flattened()].concat()).code(0);
+    let done = done.tells(&["24 deaths at 12 boundaries of 3 calls: no findings", "call-stored.3"]);
     assert!(!done.text.contains("wrong"), "{}", done.text);
     assert!(!done.text.contains(" - "), "a boundary was not reached: {}", done.text);
     assert_left_alone(&bed);

@@ -12,11 +12,6 @@ class Error(Exception):
     code: str = "error"
     hint: str | None = None
 
-    def __init_subclass__(cls) -> None:
-        # A class of this module that names no code has its own name as one: `RunHeld` is `run_held`.
-        if cls.__module__ == __name__ and "code" not in vars(cls):
-            cls.code = "".join(f"_{c.lower()}" if c.isupper() else c for c in cls.__name__).removeprefix("_")
-
     def __init__(self, message: str = "", *, hint: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -40,34 +35,50 @@ StatehouseError = Error
 class UnknownRun(Error):
     """No run has the given id."""
 
+    code = "unknown_run"
+
 
 class UnknownSnapshot(Error):
     """The run has no snapshot of this name, or no such attempt."""
+
+    code = "unknown_snapshot"
 
 
 class RunHeld(Error):
     """Another live process drives the run; the message says which."""
 
+    code = "run_held"
+
 
 class RunEnded(Error):
     """The run is completed, failed or cancelled: nothing more can be opened in it."""
+
+    code = "run_ended"
 
 
 class RunCompleted(RunEnded):
     """A new step was asked for in a completed run, which only replays what is recorded."""
 
+    code = "run_completed"
+
 
 class RunHalted(Error):
     """The run is halted: by a limit, or by what its rules refuse. `code` says which."""
+
+    code = "run_halted"
 
 
 class BudgetExceeded(RunHalted):
     """A limit of the run's budget refused something; `code` names it, for example `loop_budget_exceeded`."""
 
+    code = "budget_exceeded"
+
 
 class ApprovalDenied(Error):
     """A tool call that was asked about may not be made. `code` and `status` say why: `approval_denied` by a person,
     `approval_timeout` when nobody decided in time, `approval_blocked` where the run's policy has no such tool."""
+
+    code = "approval_denied"
 
     def __init__(
         self,
@@ -94,38 +105,56 @@ class ApprovalDenied(Error):
 class BudgetChanged(Error):
     """The run has another limit than the one asked for; nothing was changed."""
 
+    code = "budget_changed"
+
 
 class BadLimit(Error):
     """A limit of a budget is negative, or no number."""
+
+    code = "bad_limit"
 
 
 class LeaseLost(Error):
     """Another attempt drives the run now, or may do so because the store cannot be reached: this process opens nothing more
     in the run."""
 
+    code = "lease_lost"
+
 
 class StopRequested(Error):
     """A person asked the run to stop (`outlast stop`)."""
+
+    code = "stop_requested"
 
 
 class RunNotOpen(Error):
     """The handle of a run was used before `with`, or after the run was left."""
 
+    code = "run_not_open"
+
 
 class NoRun(Error):
     """The code was called outside of a run."""
+
+    code = "no_run"
 
 
 class ForkedHandle(Error):
     """The handle was opened by another process, from which this one was forked."""
 
+    code = "forked_handle"
+
 
 class Conflict(Error):
     """The state has another version than the one expected; nothing was written."""
 
+    code = "conflict"
+
 
 class ReadOnlyNamespace(Error):
     """A namespace `run:<id>` is written by its own run only."""
+
+    code = "read_only_namespace"
 
 
 class TransactionError(Error):
@@ -137,66 +166,98 @@ class TransactionError(Error):
 class Compacted(Error):
     """Compaction has removed the version of a key that was asked for."""
 
+    code = "compacted"
+
 
 class NoServer(Error):
     """The server of a `Statehouse(url=…)` cannot be reached."""
+
+    code = "no_server"
 
 
 class AlreadySettled(Error):
     """The entry is closed already."""
 
+    code = "already_settled"
+
 
 class AlreadyTaken(Error):
     """Another process began the step anew: its result counts, this one's is dropped."""
+
+    code = "already_taken"
 
 
 class NotSerializable(Error, TypeError):
     """The result cannot be recorded as JSON. The step is recorded as failed."""
 
+    code = "not_serializable"
+
 
 class DuplicateKey(Error):
     """Two steps of one life of the run have the same `key=`; or two items of a batch have the same key."""
+
+    code = "duplicate_key"
 
 
 class Unkeyable(Error, TypeError):
     """An argument or an item has no key: its class does not show everything that its values hold, so that two different ones
     could look equal."""
 
+    code = "unkeyable"
+
 
 class StepDiverged(Error):
     """The program did a step that earlier lives did not do, while recorded steps of its name are left over."""
+
+    code = "step_diverged"
 
 
 class StepInDoubt(Error):
     """An `at_most_once` step was begun before, and its outcome is not known: it is not run again."""
 
+    code = "step_in_doubt"
+
 
 class StepFailed(Error):
     """The step failed in an earlier life, or a person said that it failed."""
+
+    code = "step_failed"
 
 
 class ToolFailed(Error):
     """A tool raised an exception in an earlier life that cannot be made again. The text is that exception's own."""
 
+    code = "tool_failed"
+
 
 class StepTimeout(Error, TimeoutError):
     """A step or an item took longer than its `timeout`."""
+
+    code = "step_timeout"
 
 
 class ItemFailed(Error):
     """The item failed in an earlier life of the job."""
 
+    code = "item_failed"
+
 
 class JobChanged(Error):
     """Done items would run again for other content or code; nothing was called."""
+
+    code = "job_changed"
 
 
 class NothingMetered(Error):
     """Items are finished under a limit of money or tokens, and none of their calls came through Outlast."""
 
+    code = "nothing_metered"
+
 
 class RepeatedFailure(Error):
     """The batch stopped: many items in a row failed alike."""
+
+    code = "repeated_failure"
 
 
 class StoreError(Error):
@@ -207,6 +268,8 @@ class StoreError(Error):
 
 class WouldRepay(Error):
     """A resume would compute `count` results again, and pay for them again; nothing was called."""
+
+    code = "would_repay"
 
     def __init__(self, message: str = "", count: int = 0, what: str = "", *, hint: str | None = None, code: str | None = None) -> None:
         if what:

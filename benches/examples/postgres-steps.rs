@@ -1,6 +1,6 @@
 //! Durable steps of one run on PostgreSQL, beside a bare loop of INSERT and COMMIT over one connection.
 //!
-//! `cargo run --release -p outlast-store --example steps -- postgres://... [STEPS] [TURNS]`, in an empty database whose
+//! `cargo run --release -p outlast-bench --example postgres-steps -- postgres://... [STEPS] [TURNS]`, in an empty database whose
 //! server syncs its log. Both loops take turns in one run; the figure is the ratio of their medians. A step is driven as the
 //! Python package does it: opened ahead of its commit, then recorded.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
