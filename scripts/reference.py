@@ -218,13 +218,16 @@ def with_options(node: ast.FunctionDef, home: str) -> ast.FunctionDef:
 def with_hidden_bases(node: ast.ClassDef, home: str) -> ast.ClassDef:
     """The class with the members that it has from a base of ours that is no public name; those bases are not shown."""
     bases, body = [], []
+    here = ast.parse(source_of(home).read_text()).body
+    places = {n.name: home for n in here if isinstance(n, ast.ClassDef)}
+    for n in here:
+        if isinstance(n, ast.ImportFrom) and n.level:
+            module = ".".join([*home.split(".")[: -n.level], n.module or ""])
+            places |= {alias.name: module for alias in n.names}
     for base in node.bases:
         name = ast.unparse(base).partition("[")[0]
-        places = {alias.name: n for n in ast.parse(source_of(home).read_text()).body if isinstance(n, ast.ImportFrom) for alias in n.names}
-        place = places.get(name)
-        if place is not None and place.level and name not in homes():
-            up = home.split(".")[: -place.level]
-            body += with_hidden_bases(find(name, ".".join([*up, place.module])), ".".join([*up, place.module])).body
+        if name in places and name not in homes():
+            body += with_hidden_bases(find(name, places[name]), places[name]).body
         elif name != "Generic":
             bases.append(base)
     about = [item for item in node.body[:1] if described(node)]
