@@ -69,20 +69,23 @@ def test_a_checkpoint_is_stored_after_the_writes_that_it_is_made_of(rt, monkeypa
     saver = OutlastSaver(rt)
     first = put(saver, said=["a" * 200])
     order, waits = [], threading.Event()
-    commit, taken = saver._rows.commit, saver._lately.taken
+    commit, submit, taken = saver._rows.commit, saver._rows.submit, saver._lately.taken
 
     def slow(thread, changes):
-        key = changes[-1][0]
-        if key.startswith("w/"):
-            assert waits.wait(60)
+        assert changes[-1][0].startswith("w/") and waits.wait(60)
         commit(thread, changes)
-        order.append(key[0])
+        order.append("w")
+
+    def begins(thread, changes):
+        order.extend(["b"] if changes[-1][0].startswith("b/") else [])
+        return submit(thread, changes)
 
     def told(place):
         waits.set()
         return taken(place)
 
     monkeypatch.setattr(saver._rows, "commit", slow)
+    monkeypatch.setattr(saver._rows, "submit", begins)
     monkeypatch.setattr(saver._lately, "taken", told)
     begun, begin = threading.Event(), saver._lately.begin
     monkeypatch.setattr(saver._lately, "begin", lambda place: (begin(place), begun.set()))
