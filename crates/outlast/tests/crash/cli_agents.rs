@@ -44,11 +44,12 @@ enum When {
 }
 
 impl When {
-    /// Says who runs it, and waits. A program of its own does the waiting: shells are ended with Codex.
+    /// Says who runs it, and waits. A process of its own does both: a shell that Codex started is ended with Codex, and that
+    /// may be as soon as it has said so.
     fn command(self) -> &'static str {
         match self {
-            When::Before => "echo $PPID > ../cli; (cat ../gate; true); echo effect >> effects",
-            When::After => "echo effect >> effects; echo $PPID > ../cli; (cat ../gate; true)",
+            When::Before => "(echo $PPID > ../cli; cat ../gate; true); echo effect >> effects",
+            When::After => "echo effect >> effects; (echo $PPID > ../cli; cat ../gate; true)",
         }
     }
 }

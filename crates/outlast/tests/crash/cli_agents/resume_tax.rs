@@ -20,7 +20,7 @@ fn model(tool: &str, key: &str, reads: usize) -> String {
         format!("tool {tool} {arguments}")
     };
     let read = |n| format!("mock: {}\n", call(format!("cat ../long; echo {n}")));
-    let last = call("echo x >> new; echo $PPID > ../cli; (cat ../gate; true)".into());
+    let last = call("echo x >> new; (echo $PPID > ../cli; cat ../gate; true)".into());
     let check = format!("mock: {}\n", call("true".into()));
     let reads: String = (0..reads).map(read).collect();
     format!("{reads}mock: unless \"check before repeating\" {last}\n{check}{check}")
