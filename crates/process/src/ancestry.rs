@@ -1,4 +1,4 @@
-//! What `/proc` shows of the program of a process, and of those above this one.
+//! Programs of processes as `/proc` shows them: that of any process, and those of this one and its ancestors.
 
 use super::proc_table::{self, ProcId, Stat};
 

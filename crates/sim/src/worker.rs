@@ -1,8 +1,9 @@
 //! Simulated worker: a program of steps, items and state changes that runs inside its process, as Python's library
 //! does. It dies with its process, and its next life goes on with what is recorded.
 //!
-//! Its tool calls are what `outlast mcp` does with the engine's verbs, between a client that repeats its program in each life
-//! and a server that does what it is told. A recorder is a process of its own: a life that ends takes its process along.
+//! A worker's tool calls are what `outlast mcp` does with the engine's verbs, between a client that repeats its program
+//! in each life and a server that does what it is told. A recorder is a process of its own: a life that ends takes its
+//! process along.
 
 use outlast_core::{
     engine::{

@@ -1,4 +1,4 @@
-//! What a store tells beside its answers: hints of the other processes, and commits that its database lost.
+//! News of a store beside its answers: hints of the other processes, and commits that its database lost.
 
 use std::{fmt, ops::BitOr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What a CLI agent's own files say: the subscription that pays for its calls, and the model that it is going to ask.
+//! Settings in a CLI agent's own files: the subscription that pays for its calls, and the model that it is going to ask.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! What most commands name: the store and its nouns, the page and its words, errors and the finding of runs.
+//! Names that most commands use: the store and its nouns, the page and its words, errors and the finding of runs.
 
 pub use std::{path::Path, time::Duration};
 

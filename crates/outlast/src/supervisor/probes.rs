@@ -1,4 +1,4 @@
-//! What happens while a run waits: approvals that the agent asks for are printed, each once, to whoever watches; and
+//! Watching of a run that waits: approvals that the agent asks for are printed, each once, to whoever watches; and
 //! `outlast wake` of a run that waits for its provider has the provider asked at once. That order is an act in the run's
 //! journal, and whoever holds the run's calls looks for it while the run waits.
 

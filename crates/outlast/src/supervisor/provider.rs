@@ -1,4 +1,4 @@
-//! What the proxy and the agent's output tell of a provider: its usage limits, room in a budget, and its outages, which a
+//! State of a provider, as the proxy and the agent's output tell it: its usage limits, room in a budget, and its outages, which a
 //! person is told of and by which a run is judged.
 
 use std::time::Duration;

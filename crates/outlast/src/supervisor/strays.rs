@@ -1,4 +1,4 @@
-//! What a dead supervisor leaves. Its guardian ends the agent's processes in its place (`outlast_process::guardian` has the
+//! Remains of a dead supervisor. Its guardian ends the agent's processes in its place (`outlast_process::guardian` has the
 //! mechanism). Where the guardian was killed too, nobody is left who knows them by descent: whoever comes next finds them
 //! by their mark and their control group.
 

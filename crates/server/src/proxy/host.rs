@@ -191,7 +191,7 @@ impl Host {
         self.registry.on(Event::Moved);
     }
 
-    /// Has a call of each upstream with an outage probe it now.
+    /// Sends a waiting call of each upstream that is away, so that it is probed now.
     pub fn probe(&self) {
         self.registry.on(Event::Probe);
     }

@@ -182,7 +182,7 @@ impl Desk {
         }
     }
 
-    /// Has a call of each upstream with an outage probe it now.
+    /// Sends a waiting call of each upstream that is away, so that it is probed now.
     pub(super) fn probe(&mut self, round: &mut Round) {
         self.shared.outages.probe_now(round.at.now_ms);
         self.release(|_| true, round);

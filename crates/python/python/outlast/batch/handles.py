@@ -21,7 +21,7 @@ from .table import Tabular
 
 
 class Handle(Tabular):
-    """What a batch of threads and one of tasks tell of themselves."""
+    """The handle of a batch, of threads or of tasks: its counts, its cost and its tables."""
 
     # None before the batch has begun.
     _core: Core | None
