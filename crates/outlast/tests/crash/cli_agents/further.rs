@@ -1,7 +1,10 @@
 //! Further agents as they are published: each goes on in its own session when it is killed in a tool, is metered, and its
 //! model is told what became of the tool. `OUTLAST_TEST_KILLS` says how often each is killed.
 
-use super::*;
+use super::{
+    kept_sessions::{Damage, conversations, is_damaged},
+    *,
+};
 use crate::bed::Dice;
 
 /// One agent: how it is started, and how its model asks for a shell command.
@@ -69,14 +72,7 @@ impl Agent {
     /// anew.
     fn until_kept(&self, bed: &Bed) {
         let Some(below) = self.sessions else { return };
-        until("its session is kept", || self.kept(bed, below).map(drop));
-    }
-
-    fn kept(&self, bed: &Bed, below: &str) -> Option<PathBuf> {
-        let mut found = Vec::new();
-        files_below(&bed.path(below), &mut found);
-        let holds = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("do it once"));
-        found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl") && holds(path))
+        until("its session is kept", || conversations(bed, below).pop().map(drop));
     }
 
     /// Lines for the fake provider: the model calls its tool once, and checks when it is told to.
@@ -195,8 +191,8 @@ fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
     let run = agent.starts(&bed, When::After.command(), prepare);
     let pid = agent_of(&bed);
     agent.until_kept(&bed);
-    until_copied(&bed, &agent.kept(&bed, below).unwrap());
-    super::kept_sessions::is_damaged(&bed, run, pid, below, super::kept_sessions::Damage::Gone);
+    until_copied(&bed, &conversations(&bed, below).pop().unwrap());
+    is_damaged(&bed, run, pid, below, Damage::Gone);
     was_told(&bed, agent);
 }
 

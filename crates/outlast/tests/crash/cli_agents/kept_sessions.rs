@@ -45,7 +45,7 @@ fn each_damage(story: impl Fn(Damage) + Sync) {
 
 /// Waits until the session is in the store as its file has it now, damages the file, and kills the agent.
 pub(super) fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, damage: Damage) {
-    let file = until("it keeps a session", || session(bed, below));
+    let file = until("it keeps a session", || conversations(bed, below).pop());
     let name = file.file_name().unwrap().to_str().unwrap().to_owned();
     until("its session is copied", || {
         let copied = |e: &serde_json::Value| e["key"].as_str().is_some_and(|key| key.ends_with(&name));
@@ -57,13 +57,17 @@ pub(super) fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, damage: Da
     }
     assert!(kill(pid, 9));
     run.done().code(0).tells(&["is put back", "goes on in its session"]);
-    assert_eq!(session(bed, below), Some(file));
+    assert_eq!(conversations(bed, below), [file]);
 }
 
-fn session(bed: &Bed, below: &str) -> Option<PathBuf> {
-    let mut found = Vec::new();
-    files_below(&bed.path(below), &mut found);
-    found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl"))
+/// Returns the session files that hold the conversation. Gemini CLI begins a file without one at each start, named by
+/// the minute.
+pub(super) fn conversations(bed: &Bed, below: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    files_below(&bed.path(below), &mut files);
+    let holds = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("do it once"));
+    files.retain(|path| path.extension().is_some_and(|e| e == "jsonl") && holds(path));
+    files
 }
 
 fn claude_is_damaged(damage: Damage) {
