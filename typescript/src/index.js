@@ -61,15 +61,15 @@ export class Outlast {
   }
 }
 
+const usual = new Outlast();
+
 /**
- * A connection to a server at `url`, or to a private server on `store`.
+ * A connection to a server at `url`, or to a private server on `store`; without a place, the default one.
  * @param {import('./server.js').Place} [place]
  */
 export function connect(place) {
-  return new Outlast(place);
+  return place === undefined ? usual : new Outlast(place);
 }
-
-const usual = new Outlast();
 
 /** @type {Outlast['run']} */
 export const run = usual.run.bind(usual);

@@ -8,6 +8,9 @@ import { Buffer } from 'node:buffer';
 import { BaseCheckpointSaver, compareWritesSortKeys, copyCheckpoint, maxChannelVersion, TASKS, WRITES_IDX_MAP, writesSortKey } from '@langchain/langgraph-checkpoint';
 
 import { connect } from './index.js';
+import { Table } from './table.js';
+
+export { OutlastStore } from './langgraph-store.js';
 
 const part = encodeURIComponent;
 
@@ -19,16 +22,15 @@ export class OutlastSaver extends BaseCheckpointSaver {
   /** @param {{connection?: import('./index.js').Outlast, namespace?: string, serde?: any}} [options] */
   constructor({ connection = connect(), namespace = 'langgraph', serde } = {}) {
     super(serde);
-    this._connection = connection;
-    this._namespace = namespace;
+    this._table = new Table(connection, namespace);
   }
 
   /** @param {any} config @returns {Promise<any>} */
   async getTuple(config) {
     const { thread_id: thread, checkpoint_ns: ns = '', checkpoint_id: asked } = config.configurable ?? {};
     if (thread === undefined) return undefined;
-    const id = asked ?? (await this._get(thread, `newest/${part(ns)}`));
-    const saved = id === undefined ? undefined : await this._get(thread, `checkpoint/${part(ns)}/${id}`);
+    const id = asked ?? (await this._table.get(thread, `newest/${part(ns)}`));
+    const saved = id === undefined ? undefined : await this._table.get(thread, `checkpoint/${part(ns)}/${id}`);
     return saved === undefined ? undefined : this._tuple(thread, ns, id, saved);
   }
 
@@ -37,8 +39,8 @@ export class OutlastSaver extends BaseCheckpointSaver {
     const { thread_id: thread, checkpoint_ns: ns, checkpoint_id: only } = config.configurable ?? {};
     const before = options.before?.configurable?.checkpoint_id;
     let left = options.limit ?? Infinity;
-    for (const agent of thread === undefined ? await this._threads() : [thread]) {
-      const found = await this._scan(agent, ns === undefined ? 'checkpoint/' : `checkpoint/${part(ns)}/`);
+    for (const agent of thread === undefined ? await this._table.agents() : [thread]) {
+      const found = await this._table.scan(agent, ns === undefined ? 'checkpoint/' : `checkpoint/${part(ns)}/`);
       const rows = found.map(({ key, value }) => ({ value, ns: decodeURIComponent(key.split('/')[1]), id: key.split('/')[2] }));
       rows.sort((a, b) => (a.ns === b.ns ? (a.id < b.id ? 1 : -1) : a.ns < b.ns ? -1 : 1));
       for (const row of rows) {
@@ -58,7 +60,7 @@ export class OutlastSaver extends BaseCheckpointSaver {
     const { thread_id: thread, checkpoint_ns: ns = '', checkpoint_id: parent } = config.configurable ?? {};
     if (thread === undefined) throw new Error('a checkpoint wants a thread_id in config.configurable');
     const { channel_values: values, ...bare } = copyCheckpoint(checkpoint);
-    const newest = await this._get(thread, `newest/${part(ns)}`);
+    const newest = await this._table.get(thread, `newest/${part(ns)}`);
     /** @type {{key: string, value: unknown}[]} */
     const changes = [];
     for (const [channel, version] of Object.entries(changed)) {
@@ -66,7 +68,7 @@ export class OutlastSaver extends BaseCheckpointSaver {
     }
     changes.push({ key: `checkpoint/${part(ns)}/${checkpoint.id}`, value: { checkpoint: await this._dump(bare), metadata: await this._dump(metadata), parent } });
     if (newest === undefined || newest < checkpoint.id) changes.push({ key: `newest/${part(ns)}`, value: checkpoint.id });
-    await this._commit(thread, changes);
+    await this._table.commit(changes.map((change) => ({ agent: thread, ...change })));
     return { configurable: { thread_id: thread, checkpoint_ns: ns, checkpoint_id: checkpoint.id } };
   }
 
@@ -75,7 +77,7 @@ export class OutlastSaver extends BaseCheckpointSaver {
     const { thread_id: thread, checkpoint_ns: ns = '', checkpoint_id: id } = config.configurable ?? {};
     if (thread === undefined || id === undefined) throw new Error('writes want a thread_id and a checkpoint_id in config.configurable');
     const prefix = `write/${part(ns)}/${id}/${part(task)}/`;
-    const had = new Set((await this._scan(thread, prefix)).map(({ key }) => key));
+    const had = new Set((await this._table.scan(thread, prefix)).map(({ key }) => key));
     const changes = [];
     for (const [n, [channel, value]] of writes.entries()) {
       const idx = /** @type {Record<string, number>} */ (WRITES_IDX_MAP)[channel] ?? n;
@@ -83,19 +85,19 @@ export class OutlastSaver extends BaseCheckpointSaver {
       // What a task has written stays; its special channels are written anew.
       if (idx < 0 || !had.has(key)) changes.push({ key, value: { task, idx, path, channel, value: await this._dump(value) } });
     }
-    await this._commit(thread, changes);
+    await this._table.commit(changes.map((change) => ({ agent: thread, ...change })));
   }
 
   /** @param {string} thread */
   async deleteThread(thread) {
-    await this._commit(thread, (await this._scan(thread, '')).map(({ key }) => ({ key, delete: true })));
+    await this._table.commit((await this._table.keys(thread)).map((key) => ({ agent: thread, key })));
   }
 
   /** @param {string} thread @param {string} ns @param {string} id @param {any} saved @returns {Promise<any>} */
   async _tuple(thread, ns, id, saved) {
     const checkpoint = { ...(await this._load(saved.checkpoint)), channel_values: {} };
     const versions = Object.entries(checkpoint.channel_versions ?? {});
-    const values = await Promise.all(versions.map(([channel, version]) => this._get(thread, channelKey(ns, channel, version))));
+    const values = await Promise.all(versions.map(([channel, version]) => this._table.get(thread, channelKey(ns, channel, version))));
     for (const [n, [channel]] of versions.entries()) if (values[n] !== undefined) checkpoint.channel_values[channel] = await this._load(values[n]);
     if (checkpoint.v < 4 && saved.parent !== undefined) await this._migrate(checkpoint, thread, ns, saved.parent);
     const writes = await this._writes(thread, ns, id);
@@ -111,7 +113,7 @@ export class OutlastSaver extends BaseCheckpointSaver {
 
   /** @param {string} thread @param {string} ns @param {string} id @returns {Promise<any[]>} */
   async _writes(thread, ns, id) {
-    const rows = (await this._scan(thread, `write/${part(ns)}/${id}/`)).map(({ value }) => value);
+    const rows = (await this._table.scan(thread, `write/${part(ns)}/${id}/`)).map(({ value }) => value);
     return rows.sort((a, b) => compareWritesSortKeys(writesSortKey(a.path, a.task, a.idx), writesSortKey(b.path, b.task, b.idx)));
   }
 
@@ -136,43 +138,5 @@ export class OutlastSaver extends BaseCheckpointSaver {
   /** @param {[string, string]} dumped @returns {Promise<any>} */
   _load([type, text]) {
     return this.serde.loadsTyped(type, type === 'json' ? text : new Uint8Array(Buffer.from(text, 'base64')));
-  }
-
-  /** @param {string} thread @param {string} key @returns {Promise<any>} */
-  async _get(thread, key) {
-    const server = await this._connection.server();
-    try {
-      return (await server.ask('GET', `/v1/state/${part(this._namespace)}/${part(thread)}/${part(key)}`)).value;
-    } catch (error) {
-      if (/** @type {any} */ (error).code === 'no_such_key') return undefined;
-      throw error;
-    }
-  }
-
-  /** @param {string} thread @param {string} prefix @returns {Promise<{key: string, value: any}[]>} */
-  async _scan(thread, prefix) {
-    const server = await this._connection.server();
-    const all = [];
-    for (let cursor = ''; cursor !== null; ) {
-      const query = new URLSearchParams({ namespace: this._namespace, agent: thread, prefix, ...(cursor && { cursor }) });
-      const page = await server.ask('GET', `/v1/state/scan?${query}`);
-      all.push(...page.items);
-      cursor = page.cursor;
-    }
-    return all;
-  }
-
-  /** @returns {Promise<string[]>} */
-  async _threads() {
-    const server = await this._connection.server();
-    return (await server.ask('GET', `/v1/state/agents?${new URLSearchParams({ namespace: this._namespace })}`)).agents;
-  }
-
-  /** @param {string} thread @param {any[]} changes */
-  async _commit(thread, changes) {
-    if (changes.length === 0) return;
-    const server = await this._connection.server();
-    const body = { changes: changes.map((change) => ({ namespace: this._namespace, agent: thread, ...change })) };
-    await server.ask('POST', '/v1/state/transaction', JSON.stringify(body));
   }
 }

@@ -11,8 +11,10 @@ import { sleep, timed } from './time.js';
 /**
  * `name`: the step's name. `key`: what it is known by; without one, its name, arguments and place among equal steps.
  * `retries`: further tries, see `Retry`. `timeout`: milliseconds a try may take. `atMostOnce`: its beginning is on disk before
- * it begins, and if it was cut off or threw, the next life throws `StepInDoubt`.
- * @typedef {{name: string, key?: string, retries?: import('./retry.js').Retry | number, timeout?: number, atMostOnce?: boolean}} StepOptions
+ * it begins, and if it was cut off or threw, the next life throws `StepInDoubt`. `mayDiverge`: later lives may do other steps of
+ * the name.
+ * @typedef {{name: string, key?: string, retries?: import('./retry.js').Retry | number, timeout?: number, atMostOnce?: boolean,
+ *   mayDiverge?: boolean}} StepOptions
  */
 /** @typedef {{seq: number, key: string, state: string, value?: any}} Recorded */
 
@@ -181,7 +183,7 @@ export class StepCall {
     }
     run._mayGoOn();
     if (options.atMostOnce && found) this._checkDoubt(found.state, await this._value(found), found.seq);
-    if (!found && options.key === undefined) await this._checkDivergence();
+    if (!found && options.key === undefined && !options.mayDiverge) await this._checkDivergence();
     return this._life();
   }
 

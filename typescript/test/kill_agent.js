@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { appendFileSync, readFileSync } from 'node:fs';
 
 import { connect, current, OutlastError, StepInDoubt, tool } from '../src/index.js';
+import { OutlastSession } from '../src/openai-agents.js';
 
 const { KILL_AT = '-1', KILL_WHAT, LEDGER } = process.env;
 const outlast = connect();
@@ -63,6 +64,12 @@ try {
     await once(run, 'charge', () => run.step({ name: 'charge', key: 'charge', atMostOnce: true }, work('charge')));
     await once(run, 'pay', () => pay());
     await acked('look', look());
+    const session = new OutlastSession('chat');
+    for (const n of [1, 2]) {
+      await session.addItems([{ n }]);
+      await point();
+    }
+    await acked('items', session.getItems().then((items) => items.map(({ n }) => n).join()));
     const batch = outlast.map(['x', 'y', 'z'], async (item) => {
       await acked(`item-step-${item}`, current().run.step('in', work(`item-step-${item}`)));
       return work(`item-${item}`)();
