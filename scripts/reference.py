@@ -4,6 +4,7 @@
 
 - docs/reference/cli.md: what `outlast COMMAND --help` prints.
 - docs/reference/python.md: signatures and docstrings of the package's public names. The sources are read, not imported.
+- docs/reference/typescript.md: the same of the npm package: see `reference_typescript.py`.
 - docs/reference/settings.md: its table of settings, between the two marks: the long flags that do not act.
 - docs/reference/outlast.schema.json: the same and the page's other tables, as editors read them.
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import reference_typescript
 import schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -281,6 +283,7 @@ def pages(outlast: Path) -> dict[Path, str]:
     return {
         PAGES / "cli.md": cli_page(commands),
         PAGES / "python.md": python_page(),
+        PAGES / "typescript.md": reference_typescript.page(),
         PAGES / "settings.md": f"{before}{BEGIN}{settings_table(rows)}{END}{after}",
         SCHEMA: schema.schema(rows, after),
     }

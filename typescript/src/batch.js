@@ -2,15 +2,14 @@
 // work on at once.
 
 import { limits } from './budget.js';
-import { decode, identity, plain, sha256 } from './codec.js';
-import { Current, storage } from './context.js';
-import { BudgetExceeded, Conflict, DuplicateKey, errorOf, ItemFailed, LeaseLost, NoServer, OutlastError, RunHalted, Skip, StepTimeout, StopRequested } from './errors.js';
+import { decode, identity, sha256 } from './codec.js';
+import { BudgetExceeded, Conflict, DuplicateKey, errorOf, ItemFailed, LeaseLost, NoServer, OutlastError, RunHalted, Skip, StopRequested } from './errors.js';
 import { delay } from './retry.js';
 import { parentOn, Run } from './run.js';
 import { program } from './server.js';
 import { Session } from './session.js';
-import { described, Memory } from './steps.js';
-import { sleep, timed } from './time.js';
+import { attempt, described, Memory } from './steps.js';
+import { sleep } from './time.js';
 
 /**
  * `job`: the batch's name, by which the next start finds it. `key`: names an item; without it, its content does.
@@ -37,15 +36,19 @@ const AHEAD_MORE = 256;
 export class Result {
   /** @param {{key: string, index: number, ok: boolean, value?: any, error?: any, attempts?: number, costUsd?: number, cached?: boolean, skipped?: boolean}} row */
   constructor(row) {
+    /** The item's key. */
     this.key = row.key;
     /** Place of the item in the input, from 0. */
     this.index = row.index;
+    /** Whether it was done or skipped. */
     this.ok = row.ok;
     /** Tries that the item took. */
     this.attempts = row.attempts ?? 0;
+    /** What its calls came to, in dollars. */
     this.costUsd = row.costUsd ?? 0;
     /** Whether an earlier life did it. */
     this.cached = row.cached ?? false;
+    /** Whether its function threw `Skip`: it has no value. */
     this.skipped = row.skipped ?? false;
     /** Why it failed; undefined if it did not. */
     this.error = row.error;
@@ -300,29 +303,18 @@ class Work {
     const { options, run, session } = this;
     const { seq } = claim;
     for (let tried = claim.tries; ; ) {
-      const timeout = timed(options.timeout, [run.signal], () => new StepTimeout(`the item took longer than its timeout of ${options.timeout} ms`, { code: 'step_timeout' }));
-      const here = new Current(run, { seq, tried, signal: timeout.signal, scope: claim.steps, within: seq, memory: new Memory() });
-      let made;
-      let error;
-      try {
-        made = await timeout.race(storage.run(here, async () => this.fn(one.item)));
-        made = { value: plain(made) };
-      } catch (e) {
-        error = e;
-      } finally {
-        here.isOver = true;
-        timeout.clear();
-      }
+      let { here, made, error } = await attempt(run, { seq, tried, scope: claim.steps, within: seq, memory: new Memory() }, 'the item', options.timeout, () => this.fn(one.item));
       const refusal = refused(here, error, run.id);
       if (refusal !== undefined) {
         // It goes back to pending, whatever it returned or threw.
         await session.does('return_item', { seq }).catch(() => {});
         throw refusal;
       }
-      if (error === undefined) {
+      if (made !== undefined) {
         try {
-          const about = await session.does('record_item', { seq, end: { done: made }, changes: here.changes });
-          return this._makes(await this._ended(one, { seq, ...about, value: made }, false));
+          const value = { value: made };
+          const about = await session.does('record_item', { seq, end: { done: value }, changes: here.changes });
+          return this._makes(await this._ended(one, { seq, ...about, value }, false));
         } catch (e) {
           if (!(e instanceof Conflict)) throw e;
           error = e;
@@ -344,7 +336,7 @@ class Work {
   }
 }
 
-/** The error that stops a batch, where a limit refused a call of an item, or the run goes no further here. @param {Current} here @param {unknown} error @param {string} job */
+/** The error that stops a batch, where a limit refused a call of an item, or the run goes no further here. @param {import('./context.js').Current} here @param {unknown} error @param {string} job */
 function refused(here, error, job) {
   if (error instanceof RunHalted || error instanceof LeaseLost || error instanceof StopRequested || error instanceof NoServer) return error;
   if (here.run.signal.aborted) return here.run.signal.reason;

@@ -25,10 +25,10 @@ export class Current {
     this.attempt = open.tried ?? 0;
     /** Aborted when the try is to end: by its timeout, its run's signal, a person's stop. */
     this.signal = open.signal ?? run.signal;
-    /** Scope of the steps of an item, and the item's entry. */
+    // Scope of the steps of an item, and the item's entry.
     this.scope = open.scope;
     this.within = open.within;
-    /** What is recorded of the steps of the item; undefined: the run's own. */
+    // What is recorded of the steps of the item; undefined: the run's own.
     this.memory = open.memory;
     /** @type {Change[]} Changes of the state that commit with the result. */
     this.changes = [];

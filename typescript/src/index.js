@@ -66,6 +66,7 @@ const usual = new Outlast();
 /**
  * A connection to a server at `url`, or to a private server on `store`; without a place, the default one.
  * @param {import('./server.js').Place} [place]
+ * @returns {Outlast}
  */
 export function connect(place) {
   return place === undefined ? usual : new Outlast(place);

@@ -116,7 +116,7 @@ export class Run {
 
   /**
    * The state of an agent that several runs share.
-   * @param {string} agent @param {{namespace?: string}} [where]
+   * @param {string} agent @param {{namespace?: string}} [where] @returns {State}
    */
   stateOf(agent, where = {}) {
     return new State(this, where.namespace ?? 'default', agent);
@@ -133,10 +133,10 @@ export class Run {
     this._mayGoOn();
     const expires = how.timeout === undefined ? undefined : ms('timeout', how.timeout) / 1000;
     const question = { tool, sideEffect: how.sideEffect, arguments: plain(args), key: how.key, expiresInSeconds: expires };
-    let answer = this._session.isReplay ? await this._recalled(question) : await this._ownRun('POST', '/v1/approvals', question);
+    let answer = this._session.isReplay ? await this._recalled(question) : await this._session.ownRun('POST', '/v1/approvals', question);
     for (let pause = SOON; answer.status === 'pending'; pause = Math.min(pause * 1.5, LATER)) {
       await sleep(pause, this.signal);
-      answer = await this._ownRun('GET', `/v1/approvals/${answer.id}`);
+      answer = await this._session.ownRun('GET', `/v1/approvals/${answer.id}`);
     }
     const { id = null, status, required = true, reason, decidedBy: by } = answer;
     if (status === 'approved' || !required) return { id, required, reason, by };
@@ -187,14 +187,14 @@ export class Run {
 
   /** What is recorded of the run: status, budget, why it stands as it does. @returns {Promise<any>} */
   summary() {
-    return this._ownRun('GET', `/v1/runs/${encodeURIComponent(this.id)}/summary`);
+    return this._session.ownRun('GET', `/v1/runs/${encodeURIComponent(this.id)}/summary`);
   }
 
   // --- the package's own
 
   /** The answer that a completed run had to a question. @param {{tool: string, arguments: unknown}} question */
   async _recalled({ tool, arguments: args }) {
-    const asked = await this._ownRun('GET', `/v1/approvals?run=${encodeURIComponent(this.id)}&status=`);
+    const asked = await this._session.ownRun('GET', `/v1/approvals?run=${encodeURIComponent(this.id)}&status=`);
     const same = (/** @type {any} */ one) => one.tool === tool && identity(one.arguments) === identity(args);
     return asked.find(same) ?? { status: 'approved', required: false };
   }
@@ -212,11 +212,6 @@ export class Run {
   async _does(deed, about) {
     if (!deed.startsWith('record')) this._mayGoOn();
     return this._session.does(deed, about);
-  }
-
-  /** @param {string} method @param {string} path @param {unknown} [body] */
-  _ownRun(method, path, body) {
-    return this._session.ownRun(method, path, body);
   }
 
   /** @param {string} message */

@@ -32,7 +32,7 @@ export class State {
     return { version: got.version + mine.length, value: json === undefined ? undefined : decode(json) };
   }
 
-  /** @param {string} key @param {unknown} value */
+  /** Sets a key, whatever its version. @param {string} key @param {unknown} value */
   async set(key, value) {
     await this._change({ ...this._at, key, value: plain(value) });
   }

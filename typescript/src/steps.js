@@ -124,6 +124,28 @@ export function baseOf(name, args) {
   }
 }
 
+/**
+ * One try of a step or an item. Gives what it made as data, or what it threw: what cannot be recorded fails it before anything is
+ * written.
+ * @param {Run} run
+ * @param {ConstructorParameters<typeof Current>[1] & {}} open
+ * @param {string} what @param {number | undefined} timeout @param {() => unknown} work
+ * @returns {Promise<{here: Current, made?: any, error?: unknown}>}
+ */
+export async function attempt(run, open, what, timeout, work) {
+  const late = () => new StepTimeout(`${what} took longer than its timeout of ${timeout} ms`, { code: 'step_timeout' });
+  const timing = timed(timeout, [open.signal ?? run.signal], late);
+  const here = new Current(run, { ...open, signal: timing.signal });
+  try {
+    return { here, made: plain(await timing.race(storage.run(here, async () => work()))) };
+  } catch (error) {
+    return { here, error };
+  } finally {
+    here.isOver = true;
+    timing.clear();
+  }
+}
+
 /** One call of a step. */
 export class StepCall {
   /**
@@ -200,22 +222,15 @@ export class StepCall {
       if (begun.state === 'done') return this._recorded(begun);
       if (begun.state === 'in_doubt') this._checkDoubt('open', undefined, begun.seq);
       const tried = begun.tries || 1;
-      const timeout = timed(options.timeout, [this.around?.signal ?? run.signal], () =>
-        new StepTimeout(`step ${this.name} took longer than its timeout of ${options.timeout} ms`, { code: 'step_timeout' }));
-      const here = new Current(run, { step: this.key, seq: begun.seq, tried, signal: timeout.signal, scope: this.around?.scope, within: this.around?.within, memory: this.memory });
-      let error;
+      const open = { step: this.key, seq: begun.seq, tried, signal: this.around?.signal, scope: this.around?.scope, within: this.around?.within, memory: this.memory };
+      let { here, made, error } = await attempt(run, open, `step ${this.name}`, options.timeout, () => this.fn(...this.args));
       try {
-        const made = await timeout.race(storage.run(here, async () => this.fn(...this.args)));
-        // Before anything is written: what cannot be recorded fails the step.
-        const value = { args: shown(this.args), value: plain(made) };
-        here.isOver = true;
-        await run._does('record', { seq: begun.seq, value, changes: here.changes });
-        return decode(value.value);
+        if (made !== undefined) {
+          await run._does('record', { seq: begun.seq, value: { args: shown(this.args), value: made }, changes: here.changes });
+          return decode(made);
+        }
       } catch (e) {
         error = e;
-      } finally {
-        here.isOver = true;
-        timeout.clear();
       }
       if (isNoOutcome(error, run)) throw error;
       const wait = delay(options.retries, error, tried);
