@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 
-import { Agent, MemorySession, Runner, tool } from '@openai/agents';
+import { Agent, MemorySession, Runner, RunState, tool } from '@openai/agents';
 import { Conflict, connect } from 'outlast';
 import { durable, OutlastSession } from 'outlast/openai-agents';
 import { z } from 'zod';
@@ -98,4 +98,58 @@ test('of two runs that add to a session at the same time, one gets a conflict, a
   for (const { status, reason } of told) assert.ok(status === 'fulfilled' || reason instanceof Conflict, String(reason));
   const items = await sessions[0].getItems();
   assert.strictEqual(items.length, told.filter(({ status }) => status === 'fulfilled').length);
+});
+
+const refundOf = (execute, options) => durable(tool({ name: 'refund', description: 'refunds', parameters: z.object({ who: z.string() }), execute }), options);
+const toldOf = (items) => items.filter((item) => item.type === 'function_call_result').map((item) => item.output.text ?? item.output);
+
+/** Runs a turn, and gives what the tool's call came to for the model. */
+async function turn(refund) {
+  const done = await new Runner({ tracingDisabled: true }).run(new Agent({ name: 'clerk', model: model([]), tools: [refund] }), 'refund bob');
+  return toldOf(done.history);
+}
+
+test('of a call that was cut off, the model is told, and the tool is not called again', async () => {
+  const called = [];
+  const ending = new AbortController();
+  const refund = refundOf(async () => {
+    called.push('bob');
+    ending.abort(new Error('cut off'));
+    return new Promise(() => {});
+  });
+  await assert.rejects(connection.run('cut', { signal: ending.signal }, () => turn(refund)), /cut off/);
+  assert.match((await connection.run('cut', () => turn(refund))).join(), /^outcome unknown: refund was begun before/);
+  assert.deepStrictEqual(called, ['bob']);
+});
+
+test('a person is asked before the call, and the model is told of a denial', async () => {
+  const refund = refundOf(async () => assert.fail('it was denied'), { approve: true });
+  const server = await connection.server();
+  const answer = async () => {
+    for (;;) {
+      const approvals = await server.ask('GET', '/v1/approvals');
+      if (approvals.length > 0) return server.ask('POST', `/v1/approvals/${approvals[0].id}`, '{"decision": "deny", "reason": "not him"}');
+    }
+  };
+  const [told] = await Promise.all([connection.run('asked', () => turn(refund)), answer()]);
+  assert.match(told.join(), /refund may not be called: denied \(not him\)/);
+});
+
+test("the SDK's own interruption is kept as a checkpoint, and goes on in a later life", async () => {
+  const refunded = [];
+  const refund = tool({ name: 'refund', description: 'refunds', parameters: z.object({ who: z.string() }), needsApproval: true, execute: async ({ who }) => `refunded ${refunded.push(who)}` });
+  const agent = new Agent({ name: 'clerk', model: model([]), tools: [durable(refund)] });
+  const runner = new Runner({ tracingDisabled: true });
+  await assert.rejects(connection.run('paused', async (r) => {
+    const result = await runner.run(agent, 'refund bob');
+    assert.strictEqual(result.interruptions.length, 1);
+    await r.checkpoint('paused', result.state.toString());
+    throw new Error('dies');
+  }), /dies/);
+  await connection.run('paused', async (r) => {
+    const state = await RunState.fromString(agent, await r.latestCheckpoint('paused'));
+    for (const asked of state.getInterruptions()) state.approve(asked);
+    const done = await runner.run(agent, state);
+    assert.deepStrictEqual([toldOf(done.history), refunded], [['refunded 1'], ['bob']]);
+  });
 });
