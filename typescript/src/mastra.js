@@ -71,9 +71,8 @@ class OutlastMemory extends MemoryStorage {
   }
 
   async dangerouslyClearAll() {
-    for (const agent of await this._table.agents()) {
-      if ([THREADS, RESOURCES, MESSAGES].includes(agent) || agent.startsWith(agentOf(''))) await clear(this._table, agent);
-    }
+    for (const agent of [THREADS, RESOURCES, MESSAGES]) await clear(this._table, agent);
+    for (const agent of await this._table.agents()) if (agent.startsWith(agentOf(''))) await clear(this._table, agent, MESSAGE);
   }
 
   // --- threads and resources
@@ -343,7 +342,7 @@ function update(table, agent, key, edit) {
   });
 }
 
-/** @param {Table} table @param {string} agent */
-async function clear(table, agent) {
-  await table.commit((await table.keys(agent)).map((key) => ({ agent, key })));
+/** @param {Table} table @param {string} agent @param {string} [prefix] */
+async function clear(table, agent, prefix) {
+  await table.commit((await table.keys(agent, prefix)).map((key) => ({ agent, key })));
 }

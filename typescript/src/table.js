@@ -7,8 +7,11 @@ import { Conflict } from './errors.js';
  * @typedef {{agent: string, key: string, value?: unknown, expected?: number}} Change
  */
 
-/** The most rows of a page. */
-const PAGE = '1000';
+/** The agents of a page. */
+const PAGE = 1000;
+
+/** Conflicts in a row after which a change is given up: no writer is first so often, and the key was deleted elsewhere. */
+const MOST_CONFLICTS = 100;
 
 const part = encodeURIComponent;
 
@@ -20,7 +23,8 @@ export class Table {
   }
 
   /**
-   * The newest value of a key, or the one of `version`; version 0 and no value for a key that is not there.
+   * The newest value of a key, or the one of `version`; version 0 and no value for a key that is not there: a key that is expected to be
+   * at version 0 is never deleted.
    * @param {string} agent @param {string} key @param {number} [version]
    * @returns {Promise<{version: number, value?: any}>}
    */
@@ -52,10 +56,10 @@ export class Table {
   async agents() {
     const all = [];
     for (let after = ''; ; after = all[all.length - 1]) {
-      const query = new URLSearchParams({ namespace: this.namespace, limit: PAGE, ...(after && { after }) });
+      const query = new URLSearchParams({ namespace: this.namespace, limit: String(PAGE), ...(after && { after }) });
       const { agents } = await this._ask('GET', `agents?${query}`);
       all.push(...agents);
-      if (agents.length < Number(PAGE)) return all;
+      if (agents.length < PAGE) return all;
     }
   }
 
@@ -75,13 +79,13 @@ export class Table {
    * @returns {Promise<T>}
    */
   async change(work) {
-    for (;;) {
+    for (let conflicts = 1; ; conflicts += 1) {
       const { made, changes } = await work();
       try {
         await this.commit(changes);
         return made;
       } catch (error) {
-        if (!(error instanceof Conflict)) throw error;
+        if (!(error instanceof Conflict) || conflicts === MOST_CONFLICTS) throw error;
       }
     }
   }
@@ -95,7 +99,7 @@ export class Table {
   async _pages(route, rows, agent, prefix) {
     const all = [];
     for (let cursor = ''; cursor !== null; ) {
-      const page = await this._ask('GET', `${route}?${new URLSearchParams({ namespace: this.namespace, agent, prefix, limit: PAGE, ...(cursor && { cursor }) })}`);
+      const page = await this._ask('GET', `${route}?${new URLSearchParams({ namespace: this.namespace, agent, prefix, ...(cursor && { cursor }) })}`);
       all.push(...page[rows]);
       cursor = page.cursor;
     }

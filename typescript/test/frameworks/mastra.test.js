@@ -44,7 +44,7 @@ function bare(answer) {
   return answer === undefined ? undefined : JSON.parse(JSON.stringify(answer), (name, value) => (name === 'updatedAt' || name === 'timestamp' ? undefined : value));
 }
 
-const at = (minute) => new Date(Date.UTC(2026, 10, 27, 7, minute));
+const at = (minute) => new Date(Date.UTC(2020, 10, 27, 7, minute));
 const thread = (id, minute, more = {}) => ({ id, title: `about ${id}`, resourceId: 'ann', createdAt: at(minute), updatedAt: at(minute), metadata: { n: minute, tags: ['x'] }, ...more });
 const message = (id, threadId, minute, more = {}) => ({
   id, threadId, resourceId: 'ann', role: 'user', type: 'text', createdAt: at(minute), content: { format: 2, parts: [{ type: 'text', text: `said ${id}` }], metadata: { n: minute } }, ...more,
@@ -107,6 +107,10 @@ test('messages are as in the storage in memory', async () => {
   await both((s) => s.listMessages({ threadId: 'c' }));
   await both((s) => s.saveMessages({ messages: of('b', [7]) }));
   await both((s) => s.listMessages({ threadId: 'b' }));
+  await both((s) => s.dangerouslyClearAll());
+  await both((s) => s.saveMessages({ messages: of('b', [8]) }));
+  await both((s) => s.listMessages({ threadId: ['a', 'b', 'c'] }));
+  await both((s) => s.listThreads({}));
 });
 
 test('messages that two writers save in a thread at the same time are all there', async () => {
