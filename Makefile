@@ -6,6 +6,7 @@
 # make dist-test         each of these files installed, tried, upgraded and removed as it is, in an empty place
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
+# make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
 # make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside DBOS, Absurd and bare loops
 #
@@ -20,11 +21,12 @@ SHELL := /bin/bash
 USD ?= 0.25
 SEEDS ?= 100000
 FROM ?= 0
+EACH ?= 3600
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo program test test-clients python dist dist-test sim power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python dist dist-test sim fuzz power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -51,6 +53,10 @@ bench: venv
 sim:
 	cargo build --release -p outlast-sim
 	@$(TARGET)/release/outlast-sim $(SEEDS) $(FROM)
+
+fuzz:
+	@scripts/setup.sh cc
+	@scripts/fuzz.sh $(EACH)
 
 # In a place of its own: peers are no part of the tests.
 power-loss: build venv

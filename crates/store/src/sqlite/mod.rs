@@ -39,6 +39,8 @@ use crate::{
 use file::StoreFile;
 
 pub use connect::{MIN_SQLITE, sqlite_version};
+#[cfg(fuzzing)]
+pub use log::Frames;
 pub use log::{KeptPart, Repaired, SyncMode, repair};
 
 /// A store in one SQLite file.

@@ -20,6 +20,9 @@ mod repair;
 #[cfg(test)]
 mod tests;
 
+#[cfg(fuzzing)]
+pub use frames::Frames;
+
 use std::{
     cell::Cell,
     ffi::{CStr, OsStr, c_char, c_int, c_void},
