@@ -140,6 +140,22 @@ pub enum ForClient {
     Over,
 }
 
+impl ForClient {
+    /// Returns the phase into which the deed brings its call, for the log; `None` if the call stays in its phase.
+    pub fn phase(&self) -> Option<&'static str> {
+        match self {
+            ForClient::Admit(_) => Some("admission"),
+            ForClient::Wait => Some("waiting"),
+            ForClient::Open { .. } | ForClient::Drop(_) => Some("sent"),
+            ForClient::Attach(_) | ForClient::Poll(_) | ForClient::Load(_) => Some("joined"),
+            ForClient::Send(_) | ForClient::Finish => Some("answering"),
+            ForClient::Refuse(_) => Some("refused"),
+            ForClient::BreakOff(_) => Some("broken off"),
+            ForClient::WaitNoMore | ForClient::GiveBack(_) | ForClient::Mark { .. } | ForClient::Over => None,
+        }
+    }
+}
+
 /// Action for an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForExchange {

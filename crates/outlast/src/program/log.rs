@@ -18,7 +18,7 @@ use std::{
 
 use tracing_subscriber::{
     filter::Targets,
-    fmt,
+    fmt::{self, format::FmtSpan},
     layer::{Layer as _, SubscriberExt as _},
     util::SubscriberInitExt as _,
 };
@@ -40,7 +40,11 @@ pub fn start(around: &Surroundings, level: &str) {
 pub fn start_as(around: &Surroundings, level: &str, as_json: bool) {
     // Without a thread, each line is written where it arises.
     let Some(lines) = lines() else { return };
-    let format = fmt::layer().with_writer(move || Line(lines)).with_target(false);
+    let format = fmt::layer()
+        .with_writer(move || Line(lines))
+        .with_target(false)
+        // The end of a span tells how long it worked and waited. Spans are of the level `debug`.
+        .with_span_events(FmtSpan::CLOSE);
     let format = if as_json { format.json().flatten_event(true).boxed() } else { format.boxed() };
     // A second start in one process changes nothing.
     let _ = tracing_subscriber::registry().with(format).with(filter(around, level)).try_init();

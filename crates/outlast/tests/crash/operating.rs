@@ -250,6 +250,30 @@ fn counters_and_log_lines_tell_calls_money_and_refusals_and_no_secret() {
     }
 }
 
+#[test]
+fn a_span_tells_the_run_and_the_phase_of_each_call_and_operation() {
+    let bed = Bed::new();
+    let at = free_port();
+    let mut command = bed.outlast(&["serve", "--log", "json", "--listen", &at.to_string()]);
+    command.env("OUTLAST_LOG", "debug");
+    let server = serve_by(&bed, command);
+    assert_eq!(post(at, &[("x-outlast-run", "r")], &call("p4yload")).unwrap().status, 200);
+    let ended = |name: &str, log: &str| {
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines
+            .find(|line| line["message"] == "close" && line["span"]["name"] == name)
+            .map(|l| l["span"].clone())
+    };
+    for name in ["connection", "exchange", "commit", "operation"] {
+        until(name, || ended(name, &server.output()).map(drop));
+    }
+    let called = until("the call's span ends", || ended("call", &server.output()));
+    assert_eq!((&called["seq"], &called["phase"]), (&1.into(), &"answering".into()));
+    server.signal(15);
+    let log = server.done().code(0).text;
+    assert!(!log.contains("p4yload"), "{log}");
+}
+
 /// A provider that answers 401 and tells what key it was sent.
 fn provider() -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

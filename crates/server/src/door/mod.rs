@@ -21,6 +21,7 @@ use outlast_core::{
 };
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
+use tracing::{Instrument as _, debug_span};
 
 use self::upwards::Upwards;
 use crate::{
@@ -206,8 +207,8 @@ impl Proxy {
     /// Accepts connections, for ever.
     async fn accept(&self, listener: &TcpListener) {
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(e) => {
                     // Out of file descriptors, for example: other connections may close.
                     tracing::warn!(error = %e, "cannot accept");
@@ -216,7 +217,7 @@ impl Proxy {
                 }
             };
             let proxy = self.clone();
-            tokio::spawn(async move {
+            let connection = async move {
                 // Without `nodelay` a small write can wait 40 ms for the client's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let wire = Wire::default();
@@ -229,7 +230,8 @@ impl Proxy {
                 server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
                 // A client that hangs up is not an error of the server.
                 let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
-            });
+            };
+            tokio::spawn(connection.instrument(debug_span!("connection", %peer)));
         }
     }
 

@@ -23,6 +23,7 @@ use tokio::{
     sync::oneshot,
     time::{Instant, sleep_until},
 };
+use tracing::{Instrument as _, Span, debug_span, field};
 
 use self::reply::{Reply, Source};
 use super::{
@@ -80,7 +81,9 @@ pub fn start(host: Arc<Host>, mut call: Call, wire: Wire) -> (oneshot::Receiver<
         ticket: None,
         closed: None,
     };
-    tokio::spawn(drive.run());
+    let (run, attempt) = (drive.call.seat.run.0, drive.call.seat.attempt.0);
+    let span = debug_span!("call", run, attempt, seq = field::Empty, phase = field::Empty);
+    tokio::spawn(drive.run().instrument(span));
     (response, Gone { client: Some((registry, id)) })
 }
 
@@ -149,6 +152,9 @@ impl Drive {
                 if task.deed == ForClient::Over {
                     return self.host.registry.leaves(self.id);
                 }
+                if let Some(phase) = task.deed.phase() {
+                    Span::current().record("phase", phase);
+                }
                 self.act(task).await;
             }
             self.next().await;
@@ -197,6 +203,7 @@ impl Drive {
             }
             ForClient::WaitNoMore => self.wait_over = None,
             ForClient::Open { opening, cap } => {
+                Span::current().record("seq", opening.seq.0);
                 self.keep_request(opening);
                 self.carry(live.as_ref(), Errand::Send { cap });
                 self.reply.source = live.map_or(Source::Nothing, Source::Live);
@@ -359,7 +366,8 @@ impl Drive {
     /// Starts the task that carries the call's exchange. A task of its own, because the answer outlives the client.
     fn carry(&self, live: Option<&Arc<Live>>, errand: Errand) {
         if let Some(live) = live {
-            tokio::spawn(live::carry(self.host.clone(), live.clone(), self.call.clone(), errand));
+            let carried = live::carry(self.host.clone(), live.clone(), self.call.clone(), errand);
+            tokio::spawn(carried.instrument(debug_span!("exchange")));
         }
     }
 

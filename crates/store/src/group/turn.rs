@@ -11,6 +11,8 @@ use outlast_core::{
     words::{InstanceNo, Micros, OpNo},
 };
 
+use tracing::debug_span;
+
 use super::queue::Job;
 use crate::backend::{Backend, CommitFailed, DataVersion};
 
@@ -53,6 +55,7 @@ enum Fate {
 
 impl<B: Backend> Run for Turn<B> {
     fn run(&mut self, group: Vec<Job>) {
+        let _group = debug_span!("commit", operations = group.len()).entered();
         // The promises of the group are dropped by a panic, which resolves its tickets.
         let _ = self.guarded(|turn| turn.run_group(group));
     }
@@ -186,6 +189,7 @@ impl<B: Backend> Turn<B> {
         }
         let mut loaded = load(&mut self.backend, needs, now)?;
         loaded.op = job.no;
+        let _operation = debug_span!("operation", op = job.op.name()).entered();
         Ok(decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
 
