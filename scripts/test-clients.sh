@@ -41,7 +41,7 @@ OUTLAST_TEST_TYPESCRIPT=$(scripts/typescript.sh "${CARGO_TARGET_DIR:-target}/typ
 export OUTLAST_TEST_TYPESCRIPT
 
 types() {
-    (cd "$OUTLAST_TEST_TYPESCRIPT/node_modules/outlast" && ../.bin/tsc -p .)
+    (cd "$OUTLAST_TEST_TYPESCRIPT/node_modules/outlast" && ../.bin/tsc -p . && ../.bin/tsc -p test/frameworks)
 }
 
 npm_package() {
