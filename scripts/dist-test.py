@@ -4,9 +4,11 @@
     python scripts/dist-test.py [--dist dist] [--before DIR]
 
 For the wheel, the tarball and the .deb the place is a Debian of its own (debootstrap), thrown away afterwards. There the file
-is installed, `docs/start.md` is played by its commands, a run is begun, the file is installed over the version before while
-the run goes on, its agent and its supervisor are killed, it is resumed, and the file is removed: what was installed must be
-gone. `--before` names the files of an earlier version; without it the same files stand in. The image is unpacked and
+is installed, `docs/start.md` is played by its commands, a run is begun under the version before, and while it goes on the
+file is installed over it and then the one before again; each installation is killed on its way once, and the run's agent and
+its supervisor are killed after it. It is resumed under the older program, shown by the newer, and the file is removed: what
+was installed must be gone. A store of the oldest format that this version reads is opened by it and killed on its way, over and over.
+`--before` names the files of an earlier version; for what it lacks, and without it, the same file stands in. The image is unpacked and
 serves; the npm packages are installed below a prefix. Root is needed.
 """
 
@@ -31,6 +33,8 @@ check_docs = importlib.import_module("check-docs")
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 PACKAGES = "python3,python3-venv"
+# What the wheel is to stay below: it is fetched into every environment anew.
+WHEEL_LIMIT = 12_000_000
 # The SDKs of the example agent: those of this interpreter.
 SDKS = Path(sysconfig.get_paths()["purelib"])
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
@@ -54,21 +58,42 @@ INSTALLS = {
     "deb": ("outlast_*.deb", "dpkg -i FILE >/dev/null", "dpkg -P outlast >/dev/null", "/usr/bin"),
 }
 
-# A run is on its way when the program is installed anew; then its agent is killed, and at last its supervisor.
+# A run is on its way when the program is installed anew. After the upgrade its agent is killed, after the downgrade its
+# supervisor, and the run is resumed by the older program. The provider stands still meanwhile, so that the run is not through before.
 IN_USE = """
 rm -f paid; outlast mock --listen 127.0.0.1:7078 --latency 300ms --log paid > mock.log 2>&1 & mock=$!
 until grep -q http mock.log; do sleep 0.1; done
 outlast run --usd 0.25 --name used -- python examples/agent/agent.py > run.log 2>&1 & run=$!
 reached() { until [ -e paid ] && [ "$(wc -l < paid)" -ge "$1" ]; do kill -0 $run || { cat run.log; exit 1; }; sleep 0.05; done; }
 child() { cat /proc/$1/task/*/children; }
-reached 4
-INSTALL
-kill -9 $(child $(child $run)) && echo "the agent is killed under the replaced program"
-reached 9
-kill -9 $(child $run); wait $run
+upgrade() ( UPGRADE )
+downgrade() ( DOWNGRADE )
+killed() { setsid bash -c "$(declare -f $1); $1" > /dev/null 2>&1 & sleep 0.$((RANDOM % 9 + 1)); kill -9 -$!; wait $!; }
+reached 3; kill -STOP $mock
+killed upgrade
+upgrade && kill -9 $(child $(child $run)) || exit 1
+kill -CONT $mock; reached 7; kill -STOP $mock
+killed downgrade
+downgrade && kill -9 $(child $run) || exit 1
+kill -CONT $mock; wait $run
 outlast resume used > resume.log 2>&1 || { cat run.log resume.log; exit 1; }
 kill $mock
+upgrade || exit 1
 outlast --json show used
+"""
+
+# Each time the store is opened from the beginning of its change; what the program left when it was killed stays.
+OLDER_STORE = """
+outlast_runs() { python3 -c "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM runs').fetchone()[0])" $1; }
+format() { python3 -c "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA user_version').fetchone()[0])" $1; }
+older=$(format /older.db); runs=$(outlast_runs /older.db)
+for tenth in $(seq 0 39); do
+    cp /older.db store.db; rm -f store.db-* store.db.format-$older
+    outlast --store store.db ls > /dev/null 2>&1 & sleep 0.0$((tenth / 10))$((tenth % 10)); kill -9 $!; wait $!
+    outlast --store store.db ls > ls.log 2>&1 || { cat ls.log; exit 1; }
+    [ "$(outlast_runs store.db)/$(outlast_runs store.db.format-$older)/$(format store.db.format-$older)" = $runs/$runs/$older ] || exit 1
+done
+echo "from format $older to $(format store.db): $runs runs, and the copy is as it was"
 """
 
 
@@ -115,6 +140,7 @@ class Place:
             "OPENAI_API_KEY": "any",
             "ANTHROPIC_API_KEY": "any",
         }
+        shutil.copy(ROOT / "crates/outlast/tests/it/pins/store.db", self.root / "older.db")
         self.run("mkdir -p /opt/bin && ln -s /usr/bin/python3 /opt/bin/python && touch /before")
 
     def run(self, script: str) -> str:
@@ -181,21 +207,22 @@ def five_minutes(place: Place) -> float:
 
 def try_in_debian(kind: str, base: Path, dist: Path, before: Path) -> str:
     pattern, install, remove, path = INSTALLS[kind]
-    new, old = (f"/{name}/{one(where, pattern).name}" for name, where in (("dist", dist), ("before-dist", before)))
+    new = f"/dist/{one(dist, pattern).name}"
+    old = f"/before-dist/{one(before, pattern).name}" if list(before.glob(pattern)) else new
     place = Place(base, dist, before, path)
     try:
         had, began = place.files(), time.monotonic()
         place.run(install.replace("FILE", old))
         installed = time.monotonic() - began
         first = installed + five_minutes(place)
-        said = place.run(IN_USE.replace("INSTALL", install.replace("FILE", new)))
+        said = place.run(IN_USE.replace("UPGRADE", install.replace("FILE", new)).replace("DOWNGRADE", install.replace("FILE", old)))
         told = json.loads(said[said.index("\n{") :])
-        if (told["status"], told["money"]["in_doubt_calls"] <= 1) != ("completed", True):
+        if (told["status"], told["money"]["in_doubt_calls"] <= 2) != ("completed", True):
             raise Failed(f"the run that was upgraded is {told['status']}, with {told['money']['in_doubt_calls']} calls in doubt")
         version = place.run("outlast --version").strip()
         if not re.fullmatch(r"outlast [0-9.]+ \([0-9a-f]{10} \d{4}-\d\d-\d\d\)", version):
             raise Failed(f"wanted a version with commit and date, had {version}")
-        doctor = place.run("outlast doctor")
+        doctor, formats = place.run("outlast doctor"), place.run(OLDER_STORE).strip()
         if kind == "wheel":
             program = re.search(r"^```python\n(.*?)^```", (ROOT / "docs" / "start.md").read_text(), re.M | re.S).group(1)
             place.run(f"cat > essay.py <<'END'\n{program}\nEND\npython essay.py && python essay.py && outlast show essay-1")
@@ -203,7 +230,7 @@ def try_in_debian(kind: str, base: Path, dist: Path, before: Path) -> str:
         left = sorted(place.files() - had)
         if left:
             raise Failed(f"the removal leaves {', '.join(left[:10])}")
-        return f"{version}; first protected run {first:.1f} s after the first line; {doctor.count(chr(10))} findings of doctor; nothing left behind"
+        return f"{version}; first protected run {first:.1f} s after the first line; {doctor.count(chr(10))} findings of doctor; {formats}; nothing left behind"
     finally:
         place.close()
 
@@ -258,6 +285,9 @@ def try_npm(dist: Path) -> str:
 
 
 def try_sums(dist: Path) -> str:
+    wheel = one(dist, INSTALLS["wheel"][0]).stat().st_size
+    if wheel >= WHEEL_LIMIT:
+        raise Failed(f"wanted a wheel of less than {WHEEL_LIMIT:,} bytes, had {wheel:,}")
     subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=dist, check=True)
     sboms = list(dist.glob("*.cdx.json"))
     for sbom in sboms:
@@ -265,7 +295,7 @@ def try_sums(dist: Path) -> str:
         refs = {part["bom-ref"] for part in told["components"]} | {told["metadata"]["component"]["bom-ref"]}
         if len(refs) != len(told["components"]) + 1 or not all(need in refs for row in told["dependencies"] for need in row["dependsOn"]):
             raise Failed(f"{sbom.name} names parts that it does not have")
-    return f"SHA256SUMS agree; {len(sboms)} SBOMs name what they have"
+    return f"SHA256SUMS agree; {len(sboms)} SBOMs name what they have; the wheel has {wheel:,} bytes"
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Makes every file that is handed out, into dist/, by one release build.
 
     make dist
-    python scripts/dist.py [--out dist] [--profile release]
+    python scripts/dist.py [--out dist] [--profile dist]
 
 With `--profile demo` the same is compiled quickly and without optimisation: to try the packing, never to hand out.
 
@@ -10,7 +10,7 @@ With `--profile demo` the same is compiled quickly and without optimisation: to 
 - a .deb with the same and the systemd unit
 - npm tarballs: the package in typescript/, and the one of this platform with the binary
 - an OCI image as an archive: the binary on the C library of this Debian, made without a daemon
-- a CycloneDX SBOM of each, the licences of all dependencies, and SHA256SUMS
+- a CycloneDX SBOM of each (and one inside of the wheel, the tarball and the .deb), the licences of all dependencies, and SHA256SUMS
 
 zig stands in for the C compiler and the linker, so that the binary runs from glibc 2.28 on (2018; `pwritev2`, by which the store writes its log, is of 2.26), whatever is installed
 here. Times are the commit's, and no path of this machine is in a file, so that two builds of one commit can be compared.
@@ -29,8 +29,10 @@ import sys
 import tarfile
 import time
 import tomllib
+import zipfile
 from pathlib import Path
 
+import deflate
 import dist_image
 import dist_sbom
 
@@ -43,6 +45,8 @@ TOOLS = Path(sys.executable).parent
 GLIBC = "2.28"
 MACHINE = platform.machine()
 # The machine's name in the words of Debian, npm and OCI.
+# libdeflate's highest level.
+SMALLEST = 12
 WORDS = {"x86_64": ("amd64", "x64", "amd64"), "aarch64": ("arm64", "arm64", "arm64")}
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/outlast",
@@ -105,12 +109,14 @@ class Build:
         script.chmod(0o755)
         return script
 
-    def compile(self) -> Path:
-        """Compiles the extension into a wheel, then the binary out of the same crates; the binary."""
+    def compile(self, sbom: Path) -> Path:
+        """Compiles the extension into a wheel, which carries the SBOM, then the binary out of the same crates; the binary."""
         how = ["--profile", self.profile, "--locked", "--target", self.target]
-        self.tool("maturin", "build", *how, "--compatibility", "manylinux_2_28", "--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work)
-        self.tool("maturin", "sdist", "--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work)
-        self.tool("cargo", "build", *how, "--package", "outlast")
+        package = ["--manifest-path", ROOT / "crates/python/Cargo.toml", "--out", self.work]
+        self.tool("maturin", "build", *how, *package, "--compatibility", "manylinux_2_28", "--sbom-include", sbom)
+        self.tool("maturin", "sdist", *package)
+        # The last crate of a link says how all of it is optimised together: that of the wheel is small, and this one is compiled for size.
+        self.tool("cargo", "rustc", *how, "--package", "outlast", "--bin", "outlast", "--", "-Copt-level=3")
         binary = self.work / "outlast"
         self.tool("strip", "-o", binary, self.made / "outlast")
         return binary
@@ -128,10 +134,32 @@ class Build:
                 data = content if isinstance(content, bytes) else content.read_bytes()
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-        out.write_bytes(gzip.compress(packed.getvalue(), mtime=self.epoch))
+        out.write_bytes(deflate.gzip_compress(packed.getvalue(), SMALLEST))
 
 
-def tree(build: Build, binary: Path, licences: bytes) -> dict[str, bytes | Path]:
+class Deflater:
+    """What `zipfile` compresses a file with: libdeflate, which needs a thirtieth less space than zlib at its best."""
+
+    def __init__(self, *_: object):
+        self.data = b""
+
+    def compress(self, data: bytes) -> bytes:
+        self.data += data
+        return b""
+
+    def flush(self) -> bytes:
+        return deflate.deflate_compress(self.data, SMALLEST)
+
+
+def squeeze(wheel: Path, out: Path) -> None:
+    """Packs the wheel's files anew, each as it was, in less space."""
+    zipfile._get_compressor = Deflater
+    with zipfile.ZipFile(wheel) as made, zipfile.ZipFile(out / wheel.name, "w") as packed:
+        for file in made.infolist():
+            packed.writestr(file, made.read(file))
+
+
+def tree(build: Build, binary: Path, sbom: Path, licences: bytes) -> dict[str, bytes | Path]:
     """The files of an installation, by their paths below its prefix."""
     manual = build.work / "man"
     shutil.rmtree(manual, ignore_errors=True)
@@ -145,6 +173,7 @@ def tree(build: Build, binary: Path, licences: bytes) -> dict[str, bytes | Path]
         "share/doc/outlast/CHANGELOG.md": ROOT / "CHANGELOG.md",
         "share/doc/outlast/LICENSE": ROOT / "LICENSE",
         "share/doc/outlast/licences-of-dependencies.txt": licences,
+        "share/doc/outlast/outlast.cdx.json": sbom,
     }
 
 
@@ -210,7 +239,7 @@ def sums(out: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the directory, made anew (default: dist)")
-    parser.add_argument("--profile", default="release", help="Cargo's profile (default: release)")
+    parser.add_argument("--profile", default="dist", help="Cargo's profile (default: dist)")
     args = parser.parse_args()
     out, began = args.out.resolve(), time.monotonic()
     if MACHINE not in WORDS:
@@ -222,12 +251,16 @@ def main() -> int:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     build = Build(work, args.profile)
-    binary = build.compile()
-    for file in (*work.glob("*.whl"), *work.glob("*.tar.gz")):
-        shutil.move(file, out / file.name)
     crates = dist_sbom.crates(ROOT, build.target)
+    sbom = work / "outlast.cdx.json"
+    sbom.write_bytes(dist_sbom.sbom("outlast", None, crates, [], build.version, build.epoch))
+    binary = build.compile(sbom)
+    for file in work.glob("*.tar.gz"):
+        shutil.move(file, out / file.name)
+    for file in work.glob("*.whl"):
+        squeeze(file, out)
     licences = dist_sbom.licences(crates)
-    files = tree(build, binary, licences)
+    files = tree(build, binary, sbom, licences)
     tarball(build, out, files)
     deb(build, out, files)
     npm(build, out, binary)
@@ -236,7 +269,8 @@ def main() -> int:
     for file in sorted(out.iterdir()):
         if file.suffix != ".txt":
             parts = dist_sbom.debian(debian) if file.suffixes[-2:] == [".oci", ".tar"] else []
-            (out / f"{file.name}.cdx.json").write_bytes(dist_sbom.sbom(file, crates, parts, build.version, build.epoch))
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            (out / f"{file.name}.cdx.json").write_bytes(dist_sbom.sbom(file.name, digest, crates, parts, build.version, build.epoch))
     sums(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:>12,}  {file.name}")

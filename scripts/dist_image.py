@@ -4,7 +4,6 @@ One layer has the C library of this machine's Debian, the other the binary. Ther
 place to copy the binary from.
 """
 
-import gzip
 import hashlib
 import io
 import json
@@ -12,6 +11,8 @@ import subprocess
 import tarfile
 from datetime import datetime, timezone
 from pathlib import Path
+
+import deflate
 
 PACKAGES = ("libc6",)
 USER = 65532
@@ -120,7 +121,7 @@ def write(build, out: Path, binary: Path, licences: bytes, architecture: str) ->
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": blob("config.v1+json", as_json(config)),
-        "layers": [blob("layer.v1.tar+gzip", gzip.compress(layer, mtime=build.epoch)) for layer in layers],
+        "layers": [blob("layer.v1.tar+gzip", deflate.gzip_compress(layer, 12)) for layer in layers],
     }
     described = blob("manifest.v1+json", as_json(manifest))
     described["annotations"] = {"org.opencontainers.image.ref.name": build.version, "io.containerd.image.name": f"outlast:{build.version}"}

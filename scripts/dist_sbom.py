@@ -1,10 +1,9 @@
-"""SBOMs of the files of `make dist`: a CycloneDX 1.6 document of each, and the licences of all dependencies.
+"""SBOMs of the files of `make dist`: a CycloneDX 1.6 document of each and one within them, and the licences of all dependencies.
 
 Made from what `cargo metadata` and Cargo.lock say, so that no further program is compiled for it: a crate's checksum is
 the one that Cargo held it to.
 """
 
-import hashlib
 import json
 import subprocess
 import tomllib
@@ -90,30 +89,27 @@ def component(crate: Crate) -> dict:
     return about
 
 
-def sbom(file: Path, crates: list[Crate], parts: list[dict], version: str, epoch: int) -> bytes:
-    """The CycloneDX document of one file: its crates, with who needs whom, and its other parts."""
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+def sbom(name: str, digest: str | None, crates: list[Crate], parts: list[dict], version: str, epoch: int) -> bytes:
+    """The CycloneDX document of one file: its crates, with who needs whom, and its other parts. A document that lies within
+    its file has no digest of it."""
     purls = {crate.id: crate.purl for crate in crates}
     product = next((crate.purl for crate in crates if crate.name == PRODUCT), None)
     top = [*([product] if product else []), *(part["bom-ref"] for part in parts)]
+    about = {"type": "file" if digest else "application", "bom-ref": name, "name": name, "version": version}
+    if digest:
+        about["hashes"] = [{"alg": "SHA-256", "content": digest}]
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, digest)}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, digest or f'{name} {version} {epoch}')}",
         "version": 1,
         "metadata": {
             "timestamp": datetime.fromtimestamp(epoch, timezone.utc).isoformat().replace("+00:00", "Z"),
-            "component": {
-                "type": "file",
-                "bom-ref": file.name,
-                "name": file.name,
-                "version": version,
-                "hashes": [{"alg": "SHA-256", "content": digest}],
-            },
+            "component": about,
         },
         "components": [*map(component, crates), *parts],
         "dependencies": [
-            {"ref": file.name, "dependsOn": top},
+            {"ref": name, "dependsOn": top},
             *({"ref": crate.purl, "dependsOn": sorted({purls[need] for need in crate.needs})} for crate in crates),
         ],
     }
