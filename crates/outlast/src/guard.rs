@@ -18,13 +18,14 @@ use outlast_process::{
 };
 
 use crate::{
-    agent::inside::{Inside, TOKEN},
+    agent::inside::Inside,
     program::{
         context::Context,
         error::{CliError, CommandError},
         find::{self, Verb},
+        mark::GROUPS,
+        told,
     },
-    supervisor::environment::{GROUPS, MARK},
 };
 
 /// Rule for a command that a process of a run types.
@@ -60,7 +61,7 @@ pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliErr
 }
 
 fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
-    let with_token = context.around.var(TOKEN).is_some();
+    let with_token = context.around.var(told::TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
         return Ok(());
@@ -96,13 +97,15 @@ fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), C
 
 /// Returns the trace of a run in this process or one above it, in words: a variable, a control group.
 fn mark(line: &[Program], context: &Context) -> Option<String> {
-    if let Some(variable) = [MARK, TOKEN].into_iter().find(|name| context.around.var(name).is_some()) {
+    if let Some(variable) =
+        [told::MARK, told::TOKEN].into_iter().find(|name| context.around.var(name).is_some())
+    {
         return Some(format!("{variable} is set"));
     }
     line.iter().find_map(|above| {
         let who = || format!("{}, pid {}", above.comm, above.id.pid);
-        if above.began_with(MARK) {
-            return Some(format!("{} above it began with {MARK}", who()));
+        if above.began_with(told::MARK) {
+            return Some(format!("{} above it began with {}", who(), told::MARK));
         }
         above.group(GROUPS).map(|group| format!("{} is in the control group {group}", who()))
     })

@@ -10,8 +10,8 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
-pub mod crashtest;
 pub mod digest;
+pub mod disk;
 pub mod files;
 pub mod guard;
 pub mod logs;
@@ -19,18 +19,17 @@ pub mod loops;
 pub mod mcp;
 pub mod notify;
 pub mod program;
+pub mod proxy_setup;
 pub mod render;
 pub mod serve;
 pub mod settings;
 pub mod supervisor;
-pub mod watch;
 
 use std::{ffi::OsString, io, path::PathBuf, process::ExitCode, sync::OnceLock};
 
-use outlast_core::store::Store;
-
 use crate::{
-    program::{context::Context, exit_code, find, line, say},
+    commands::line,
+    program::{exit_code, say},
     render::time,
     settings::surroundings::Surroundings,
 };
@@ -46,7 +45,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
-    time::set_zone(time::zone_of(&around));
+    time::set_zone(time::zone_of(around.var("TZ")));
     let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, commands::act(&cli, around, args.clone())),
         Err(e) => (line::wants_json(&args, &around), Err(e)),
@@ -75,19 +74,4 @@ pub fn set_program(program: PathBuf) {
 /// another.
 pub fn program() -> io::Result<PathBuf> {
     PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
-}
-
-/// Declares the dead supervisors of this machine dead, and ends the processes that they left. Without this, a
-/// person who looks after a kill -9 would read that the run is running. A sweep that fails is repeated by
-/// whoever resumes the run.
-pub(crate) fn look_after(store: &dyn Store, context: &Context) {
-    if store.is_remote() {
-        return;
-    }
-    for id in serve::proxy_setup::bury(store, &*context.clock) {
-        let swept = find::run(store, id.as_str()).and_then(|view| supervisor::strays::sweep(store, &view));
-        if let Err(e) = swept {
-            say::say(&format!("{id}: what a killed supervisor left could not be ended: {e}"));
-        }
-    }
 }

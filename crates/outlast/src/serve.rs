@@ -1,7 +1,6 @@
 //! `outlast serve`: the proxy and the state for agents that are started elsewhere.
 
 pub mod mock;
-pub mod proxy_setup;
 pub(crate) mod settings;
 pub mod ui;
 
@@ -26,7 +25,7 @@ use crate::{
         shared::{PolicyArgs, ProxyArgs},
         values::{self, Limit},
     },
-    mcp::host::Serving,
+    mcp::{self, host::Serving},
     notify,
     program::{
         context::Context,
@@ -34,8 +33,9 @@ use crate::{
         exit_code, log,
         say::say,
     },
+    proxy_setup,
     serve::ui::link,
-    settings::{mcp as settings_mcp, notify as settings_notify, policies},
+    settings::policies,
 };
 
 /// Serve the proxy for agents that are started elsewhere
@@ -130,13 +130,16 @@ Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-r
 /// Longest time that gRPC calls in flight may go on after the stop.
 const GRPC_DRAIN: Duration = Duration::from_secs(5);
 
-/// Runs `outlast serve` until a signal stops it. Returns the exit code.
-pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
+/// Reads the settings of `outlast serve` again, as its command line was typed, or the flags alone for another command.
+pub type Reread = fn(&Context) -> Result<ServeArgs, CliError>;
+
+/// Runs `outlast serve` until a signal stops it. `reread` reads the settings again at SIGHUP. Returns the exit code.
+pub fn serve(args: ServeArgs, reread: Reread, context: Context) -> Result<u8, CliError> {
     log::start_as(&context.around, "info", args.log == LogFormat::Json);
     // Bad settings are refused before anything is opened.
-    let config = settings::config(&args, &context)?;
-    let told = settings_notify::load(&context.around)?;
-    let servers = settings_mcp::load(&context.around)?;
+    let config = commands::config(&args, &context)?;
+    let told = notify::endpoint::load(&context.around)?;
+    let servers = mcp::configured::load(&context.around)?;
     let (token, network) = (config.access.api_token.clone(), config.network.clone());
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
     let tell = |text: &str| match args.log {
@@ -154,7 +157,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let context = context.waiting(args.proxy.store_wait_ms);
         let store = context.open(true, args.proxy.durability)?;
         settings::sync_budgets(store.clone(), &context).await?;
-        policies::register(&context.around, &*store)?;
+        policies::register(&policies::load(&context.around)?, &*store)?;
         let node = proxy_setup::join(store, &context, "outlast serve")?;
         let desk = StateDesk::new(&node, context.entropy.clone(), args.grpc_conflicts, Writer::NoRun);
         let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), false);
@@ -198,7 +201,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let hangup = unix::signal(unix::SignalKind::hangup())
             .map_err(MachineError::Signals)?;
         let store = node.store().clone();
-        let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
+        let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), reread, hangup);
         let following = tokio::spawn(following);
         let ending = args.idle_end_ms.map(|ms| tokio::spawn(proxy.clone().keep_ending_idle(ms)));
         let at_once = tokio::select! {

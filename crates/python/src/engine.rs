@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use outlast::{program::embedded, serve::proxy_setup, settings::policies};
+use outlast::{commands::embedded, program::find, proxy_setup};
 use outlast_core::{
     engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
     envelope::{Limits, PerUnit, Refusal},
@@ -149,7 +149,7 @@ impl Engine {
         // An existing run keeps what it was created with, even if the policy has changed.
         let named = py.detach(|| -> Result<_, Failure> {
             match policy.filter(|_| !matches!(core.store.run_no(&id), Ok(Some(_)))) {
-                Some(name) => Ok(Some(policies::named(&core.context.around, &*core.store, &name)?)),
+                Some(name) => Ok(Some(find::policy(&core.context.around, &*core.store, &name)?)),
                 None => Ok(None),
             }
         })?;

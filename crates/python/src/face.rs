@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use outlast::program::embedded;
+use outlast::commands::embedded;
 use outlast_core::words::clock::random;
 use outlast_server::door::Proxy;
 use tokio::net::TcpListener;

@@ -294,6 +294,15 @@ pub struct Grpc {
 }
 
 impl Spec {
+    /// Tag by which a loop script's own run is known.
+    pub const SHELL_LOOP: (&str, &str) = ("loop", "shell");
+
+    /// Returns whether the run belongs to a loop script and is driven by the script's shell.
+    pub fn is_shell_loop(&self) -> bool {
+        let (tag, kind) = Spec::SHELL_LOOP;
+        self.command.is_none() && self.tags.get(tag).is_some_and(|own| own == kind)
+    }
+
     /// Returns the run's loop settings; `None` if the run is no loop.
     pub fn looping(&self) -> Option<&Looping> {
         self.command.as_ref()?.looping.as_ref()

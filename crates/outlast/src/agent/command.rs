@@ -27,7 +27,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, InsideError, RunError},
-        exit_code,
+        exit_code, host,
         say::say,
     },
 };
@@ -121,7 +121,7 @@ impl AgentStart {
         let command = Command {
             argv: launch.argv.iter().map(OsString::from).collect(),
             cwd: self.context.around.directory().to_owned(),
-            umask: crate::supervisor::current_umask()?,
+            umask: host::current_umask()?,
             env,
             stdin,
             stdout: Output::Inherit,

@@ -32,10 +32,10 @@ use super::{
     truth::{self, Left},
 };
 use crate::{
-    program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say, told},
+    disk,
+    program::{context::Context, error::CliError, run_directory::RunDirectory, say::say, told},
     render,
     settings::keys,
-    supervisor::intercept::INTERCEPTED,
 };
 
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
@@ -126,7 +126,7 @@ impl Conduct {
                 || !view.spec.upstreams.contains_key("anthropic"),
                 |p| p.of(Upstream::Anthropic).base == Upstream::Anthropic.row().base(),
             ),
-            is_intercepted: context.around.is_set(INTERCEPTED)
+            is_intercepted: context.around.is_set(told::INTERCEPTED)
                 || view.spec.command.as_ref().is_some_and(|c| c.supervision.intercept),
             warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
             logins: adapter.logins(&context.around),
@@ -453,7 +453,7 @@ impl Conduct {
     /// Writes the note into a file for a session that does not begin with a prompt of ours.
     fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
         let path = self.files.join("note.txt");
-        match file::write(&self.files, &path, note.as_bytes()) {
+        match disk::write(&self.files, &path, note.as_bytes()) {
             Ok(()) => drop(env.insert(hook::NOTE.into(), path.into_os_string())),
             Err(e) => say(&format!("cannot leave the note {}: {e}", path.display())),
         }
@@ -571,7 +571,7 @@ impl Conduct {
                 let written = self
                     .run_files
                     .make()
-                    .and_then(|()| file::write(&self.files, &path, config.to_string().as_bytes()));
+                    .and_then(|()| disk::write(&self.files, &path, config.to_string().as_bytes()));
                 if let Err(e) = written {
                     say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
                     return Ok(Vec::new());

@@ -4,8 +4,13 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::{Adapter, Names, Reading, With, eyes::Patterns, line::Line, row::Row};
-use crate::settings::declared::{Declared, holds};
+use super::{
+    Adapter, Names, Reading, With,
+    declaration::{Declared, holds},
+    eyes::Patterns,
+    line::Line,
+    row::Row,
+};
 
 fn filled(words: &[String], line: &Line, session: &str, note: &str) -> Vec<String> {
     let mut out = Vec::new();
@@ -64,7 +69,7 @@ impl Adapter for Declared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::declared::BadDeclaration;
+    use crate::settings::file::BadDeclaration;
 
     fn declared(text: &str) -> Result<Declared, (String, BadDeclaration)> {
         Declared::read("kimi", &text.parse().unwrap())

@@ -20,13 +20,9 @@ use super::{
     truth::{self, Outcome},
 };
 use crate::{
-    loops::task_context::quote::quoted,
-    program::{
-        checkout::git,
-        context::{CONFINED, Context},
-        error::CliError,
-        exit_code, file, told,
-    },
+    disk,
+    program::{checkout::git, context::Context, error::CliError, exit_code, told},
+    render::quote::quoted,
 };
 
 /// Exit code after which Claude Code does not run the tool. Its model is given the text on standard error as
@@ -69,7 +65,7 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
             Ok(exit_code::OK)
         }
         // The store is hidden: what became of a tool is read off the recorded answers and requests.
-        Some(_) if context.around.is_set(CONFINED) => Ok(exit_code::OK),
+        Some(_) if context.around.is_set(told::CONFINED) => Ok(exit_code::OK),
         Some("PreToolUse") => match begins(context, &event) {
             Ok(()) => Ok(exit_code::OK),
             Err(e) => {
@@ -171,7 +167,7 @@ pub fn install(
         settings.entry(GIT_INSTRUCTIONS).or_insert(Value::Bool(false));
     }
     let path = directory.join("settings.json");
-    file::write(directory, &path, merged.to_string().as_bytes())
+    disk::write(directory, &path, merged.to_string().as_bytes())
         .map_err(|why| Error::NotWritten { path: path.clone(), why })?;
     Ok(path)
 }

@@ -12,7 +12,6 @@ use outlast_core::{
 use outlast_server::dialect::Upstream;
 
 use crate::{
-    loops::is_loop,
     program::{
         context::Context,
         error::{CliError, InsideError, RunError},
@@ -23,9 +22,6 @@ use crate::{
         surroundings::Surroundings,
     },
 };
-
-/// Environment variable that holds the run's token.
-pub const TOKEN: &str = told::TOKEN;
 
 /// Run inside which this process runs, found by the token in its environment.
 pub struct Inside {
@@ -41,7 +37,7 @@ impl Inside {
     ///
     /// Errors: a token that this store did not sign; `LeaseLost` if the token's attempt is over.
     pub fn of(context: &Context) -> Result<Option<Inside>, CliError> {
-        let Some(token) = context.around.var(TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
+        let Some(token) = context.around.var(told::TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
         let store = context.open(false, Default::default())?;
         let claims = token::verify(token, &store.token_keys()?)
             .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
@@ -76,7 +72,7 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     }
     let Some(inside) = Inside::of(context)? else { return Ok(None) };
     let run = inside.claims.run;
-    if is_loop(&inside.view) {
+    if inside.view.spec.is_shell_loop() {
         return Ok(Some(Surrounding { run, proxy: None }));
     }
     let url = context.around.var(told::URL).and_then(|u| u.to_str()).unwrap_or_default();

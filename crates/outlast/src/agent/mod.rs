@@ -11,6 +11,7 @@ pub mod codex;
 pub mod command;
 pub mod conduct;
 pub mod daemons;
+pub mod declaration;
 pub mod declared;
 pub mod eyes;
 pub mod flagged;
@@ -24,6 +25,7 @@ pub mod own_settings;
 pub mod row;
 pub mod servers;
 pub mod session;
+pub mod tool_line;
 pub mod transcript;
 pub mod truth;
 
@@ -47,7 +49,7 @@ use self::{
 };
 use crate::{
     program::error::{CliError, RunError},
-    settings::{declared as declarations, surroundings::Surroundings},
+    settings::surroundings::Surroundings,
 };
 
 /// Source of the session id, according to the command line.
@@ -279,7 +281,7 @@ fn named(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Opti
     }
     let line = Line::read(argv);
     let mut adapters = built_in();
-    adapters.extend(declarations::load(around)?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>));
+    adapters.extend(declaration::load(around)?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>));
     let program = line.as_ref().map(|l| l.program.clone()).unwrap_or_default();
     let wanted = match choice {
         Choice::Named(name) => name.as_str(),

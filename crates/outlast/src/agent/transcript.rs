@@ -21,7 +21,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 
 use super::session;
-use crate::program::file::{beside, write_new};
+use crate::disk::{beside, write_new};
 
 /// Interval at which the session's files are checked for new lines.
 const EVERY: Duration = Duration::from_secs(3);

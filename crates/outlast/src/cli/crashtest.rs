@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
-use outlast_core::named;
+use outlast_core::{named, words::BadText};
 use serde::Serialize;
 
 use super::values::{self, Limit};
@@ -118,16 +118,9 @@ impl Serialize for Boundary {
     }
 }
 
-/// Error of a death that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a death: {text:?} (wanted for example call-stored.2:machine)")]
-pub struct BadDeath {
-    text: String,
-}
-
 impl FromStr for Death {
-    type Err = BadDeath;
-    fn from_str(text: &str) -> Result<Death, BadDeath> {
+    type Err = BadText;
+    fn from_str(text: &str) -> Result<Death, BadText> {
         let read = || {
             let (at, kind) = text.rsplit_once(':')?;
             let (moment, number) = at.rsplit_once('.')?;
@@ -135,6 +128,6 @@ impl FromStr for Death {
                 Boundary { moment: Moment::parse(moment)?, number: number.parse().ok().filter(|n| *n > 0)? };
             Some(Death { at, kind: Kind::parse(kind)? })
         };
-        read().ok_or_else(|| BadDeath { text: text.chars().take(100).collect() })
+        read().ok_or_else(|| BadText::new("a death", text, "for example call-stored.2:machine"))
     }
 }

@@ -6,9 +6,9 @@ pub mod files;
 pub mod mcp;
 pub mod run;
 pub mod shared;
-pub mod shell;
 pub mod supervise;
-pub mod values;
+
+pub use crate::settings::values;
 
 pub use self::{
     change::BudgetArgs,

@@ -1,6 +1,6 @@
 //! Flags that several commands have.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, io::IsTerminal as _, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{
@@ -12,8 +12,12 @@ use outlast_core::{
 
 use super::values::{self, Limit};
 use crate::{
-    program::error::{CliError, RunError},
-    settings::store_address::Durability,
+    program::{
+        context::Context,
+        error::{CliError, RunError},
+    },
+    render::look::Look,
+    settings::{store_address::Durability, surroundings::Surroundings},
 };
 use outlast_server::dialect::Upstream;
 
@@ -33,6 +37,28 @@ pub struct Globals {
     /// When to use colour: auto (on a terminal), always, never
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, hide_possible_values = true)]
     pub color: Color,
+}
+
+impl Globals {
+    /// Decides the look of output from the flags, `NO_COLOR`, `TERM` and whether the output is a terminal.
+    pub fn look(&self, around: &Surroundings, is_terminal: bool) -> Look {
+        let color = match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                is_terminal
+                    && around.var("NO_COLOR").is_none()
+                    && around.var("TERM").is_none_or(|t| t != "dumb")
+            }
+        };
+        Look { color, json: self.json }
+    }
+
+    /// Builds the context of a command. Errors: an address that names no store, or no server.
+    pub fn context(&self, around: Surroundings) -> Result<Context, CliError> {
+        let look = self.look(&around, std::io::stdout().is_terminal());
+        Context::new(self.store.as_deref(), self.server.as_deref(), look, around)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -279,9 +305,27 @@ impl ProxyArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser as _;
 
     use super::*;
+
+    #[test]
+    fn colour_is_for_terminals_that_want_it() {
+        let check = |color: Color, variables: &[(&str, &str)], is_terminal: bool, wanted: bool| {
+            let globals = Globals { store: None, server: None, json: false, color };
+            let around = Surroundings::new(variables, Path::new("/"));
+            assert_eq!(globals.look(&around, is_terminal).color, wanted, "{color:?} {variables:?}");
+        };
+        check(Color::Auto, &[], true, true);
+        check(Color::Auto, &[], false, false);
+        check(Color::Auto, &[("NO_COLOR", "1")], true, false);
+        check(Color::Auto, &[("NO_COLOR", "")], true, true);
+        check(Color::Auto, &[("TERM", "dumb")], true, false);
+        check(Color::Always, &[("NO_COLOR", "1")], false, true);
+        check(Color::Never, &[], true, false);
+    }
 
     #[test]
     fn flags_are_read_back_as_they_were() {

@@ -6,7 +6,7 @@ use outlast_core::{
     run::{Confine, Pty, Supervision},
 };
 
-use super::values;
+use super::values::{self, Argv, Orphans};
 
 /// Treatment of the command's processes, at this start and at each that follows.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -56,10 +56,6 @@ pub struct SuperviseArgs {
     pub allow_net: Vec<String>,
 }
 
-/// A program with its arguments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Argv(pub Vec<String>);
-
 named! {
     /// Treatment of an agent's own MCP servers.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,10 +74,6 @@ named! {
         Rlimit "rlimit",
     }
 }
-
-/// Longest time that orphans may go on, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Orphans(pub i64);
 
 impl SuperviseArgs {
     pub fn supervision(&self) -> Supervision {

@@ -6,7 +6,7 @@ use outlast_process::attach::{
 };
 
 use super::prelude::*;
-use crate::program::run_directory::RunDirectory;
+use crate::{program::run_directory::RunDirectory, supervisor::strays};
 
 /// Watch a run's agent on this terminal, and type to it
 ///
@@ -25,7 +25,7 @@ pub struct AttachArgs {
 /// detached, and `INTERRUPTED` if the run's supervisor was lost.
 pub fn attach(args: AttachArgs, context: Context) -> Result<u8, CliError> {
     let store = context.open(false, Default::default())?;
-    crate::look_after(&*store, &context);
+    strays::look_after(&*store, &context);
     let view = find::run_to(&*store, &args.run, Verb::Attach)?;
     let (id, status) = (&view.run.id, view.run.status);
     let directory = RunDirectory::of(&context.place, id, &context.around)?;

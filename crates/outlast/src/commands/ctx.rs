@@ -1,17 +1,15 @@
 //! `outlast ctx set | get | env | ref | refs | clear`: the task context and memory references of a run.
 
-use outlast_core::engine::{self, Change};
+use outlast_core::engine::Change;
 
 use super::prelude::*;
 use crate::{
     loops::task_context::{
         self, CONTEXT, MEMORY, OPEN, TASK, TaskContext,
         bearer::Bearer,
-        key::{self, BadPair},
-        mirror::Mirror,
-        quote,
-        reference::{self, Now, Reference},
-        task,
+        key,
+        reference::{self, Reference},
+        write::{commit, exports, once_each, unsets, write},
     },
     render::{text::exact_line, time::rfc3339},
 };
@@ -52,7 +50,7 @@ pub enum CtxCommand {
 #[derive(Args, Clone, Debug)]
 pub struct SetArgs {
     /// A key and its value, any text; keys are a to z, 0 to 9 and _
-    #[arg(value_name = "KEY=VALUE", required = true, value_parser = pair, allow_hyphen_values = true)]
+    #[arg(value_name = "KEY=VALUE", required = true, value_parser = key::pair, allow_hyphen_values = true)]
     pub pairs: Vec<(String, String)>,
 }
 
@@ -90,17 +88,8 @@ pub struct ClearArgs {
     pub keys: Vec<String>,
 }
 
-/// `KEY=VALUE`, for clap.
-pub fn pair(text: &str) -> Result<(String, String), BadPair> {
-    key::pair(text)
-}
-
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
-
-/// Number of times that a write is tried if it conflicts with another process's. Each try is decided on what
-/// is stored by then.
-const TRIES: usize = 10;
 
 pub fn ctx(args: &CtxArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     match &args.command {
@@ -117,75 +106,6 @@ fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result<(), CliEr
     let bearer = Bearer::of_environment(store, &context.around)?;
     once_each(args.pairs.iter().map(|(k, _)| k))?;
     write(store, context, &bearer, &args.pairs, Vec::new())
-}
-
-/// Sets keys of the task context, with the changes `more` in the same commit, and rewrites the mirror file. Durable.
-pub fn write(
-    store: &dyn Store,
-    context: &Context,
-    bearer: &Bearer,
-    pairs: &[(String, String)],
-    more: Vec<Change>,
-) -> Result<(), CliError> {
-    for _ in 0..TRIES {
-        let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
-        match commit(store, context, bearer, changes, progress) {
-            // Another process of the same attempt wrote in between: the changes are computed again from the new state.
-            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) if more.is_empty() => {
-            }
-            done => return done,
-        }
-    }
-    let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
-    commit(store, context, bearer, changes, progress)
-}
-
-fn changes_of(
-    store: &dyn Store,
-    bearer: &Bearer,
-    pairs: &[(String, String)],
-    more: &[Change],
-) -> Result<(Vec<Change>, bool), CliError> {
-    let run = &bearer.view.run.id;
-    let stands = TaskContext::read(store, run)?;
-    let since = stands.task.as_ref().map_or(Micros(0), |open| Micros(open.begun_at));
-    let mut progress = false;
-    for (k, v) in pairs {
-        progress = progress || task_context::is_news(store, run, k, v, since)?;
-    }
-    let mut changes: Vec<Change> = pairs.iter().map(|(k, v)| task_context::set(run, k, v)).collect();
-    if progress && more.is_empty() {
-        changes.extend(task::got_on(run, &stands));
-    }
-    changes.extend_from_slice(more);
-    Ok((changes, progress))
-}
-
-/// Commits changes of the task context, then rewrites the mirror file. `progress`: the changes are progress of the run.
-pub fn commit(
-    store: &dyn Store,
-    context: &Context,
-    bearer: &Bearer,
-    changes: Vec<Change>,
-    progress: bool,
-) -> Result<(), CliError> {
-    bearer.put(store, changes, progress)?;
-    Mirror::of(&context.place, &bearer.view, &context.around)?.renew(
-        store,
-        &bearer.view,
-        bearer.claims.attempt,
-    )
-}
-
-/// Checks that no key is given twice in one command, since one of its values would be lost. Errors: `Usage`.
-pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliError> {
-    let mut seen = std::collections::BTreeSet::new();
-    for k in keys {
-        if !seen.insert(k) {
-            return Err(CliError::usage(format!("{k} is given twice"), None));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the run that is named, or else the run that this process belongs to.
@@ -240,24 +160,6 @@ fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> 
     Ok(page.text(&exports(&found))?)
 }
 
-/// Returns shell code that unsets the variables of named keys without a value: an old one would be taken for this
-/// task's.
-pub fn unsets(context: &TaskContext) -> String {
-    let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
-    absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
-}
-
-/// Returns shell code that exports the variables of the keys that are set.
-pub fn exports(context: &TaskContext) -> String {
-    let mut out = String::new();
-    for (k, v) in &context.values {
-        if let Some(variable) = key::variable(k) {
-            out.push_str(&quote::export(&variable, &task_context::text(v)));
-        }
-    }
-    out
-}
-
 fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(), CliError> {
     let bearer = Bearer::of_environment(store, &context.around)?;
     once_each(args.references.iter().map(|(name, _)| name))?;
@@ -298,18 +200,6 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
     }
     let look = page.look;
     Ok(page.text(&table.render(look, 0))?)
-}
-
-/// Prints a message for each reference whose file has changed or is gone.
-pub fn tell_changed(context: &TaskContext) {
-    for (name, r) in &context.references {
-        let what = match r.now() {
-            Now::Changed => "has changed since it was kept",
-            Now::Gone => "is gone",
-            Now::Same | Now::Unchecked => continue,
-        };
-        say(&format!("memory reference {name} ({}) {what}", r.uri));
-    }
 }
 
 fn clear(store: &dyn Store, args: &ClearArgs, context: &Context) -> Result<(), CliError> {

@@ -3,8 +3,8 @@
 use super::prelude::*;
 use crate::{
     digest::{self, Ground},
+    notify::endpoint,
     render::time::When,
-    settings::notify,
 };
 
 /// Tell what happened while nobody looked: what is done, what stands still and why, what it cost
@@ -20,7 +20,7 @@ pub struct DigestArgs {
 
 pub fn digest(args: &DigestArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
-    let ground = Ground::of(context, notify::load(&context.around)?.link);
+    let ground = Ground::of(context, endpoint::load(&context.around)?.link);
     let digest = digest::gather(store, &ground, args.since.resolve(now), now.plus_ms(1))?;
     if page.look.json {
         return Ok(page.json(&digest)?);

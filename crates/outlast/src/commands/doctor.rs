@@ -17,7 +17,7 @@ use outlast_store::{
 
 use super::prelude::*;
 use crate::{
-    program::file::beside,
+    disk::beside,
     settings::{
         file::{self, SettingsFile},
         keys, no_proxy,

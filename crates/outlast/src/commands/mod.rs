@@ -8,11 +8,14 @@ pub mod attach;
 pub mod budget;
 pub mod budgets;
 pub mod completions;
+pub mod config;
 pub mod confined;
+pub mod crashtest;
 pub mod ctx;
 pub mod digest;
 pub mod divergence;
 pub mod doctor;
+pub mod embedded;
 pub mod evidence;
 pub mod exchange;
 pub mod export;
@@ -24,6 +27,7 @@ pub mod init;
 pub mod inspect;
 pub mod jobs;
 pub mod journal;
+pub mod line;
 pub mod logs;
 pub mod ls;
 pub mod notify;
@@ -42,8 +46,14 @@ pub mod tell;
 pub mod transcript;
 pub mod trust;
 pub mod verify;
+pub mod watch;
 
-use std::{ffi::OsString, io, sync::Arc, thread};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    sync::Arc,
+    thread,
+};
 
 use clap::{CommandFactory as _, Parser};
 use outlast_server::version;
@@ -51,13 +61,14 @@ use outlast_server::version;
 use self::prelude::*;
 use crate::{
     agent,
-    cli::{Globals, change, crashtest::CrashtestArgs, mcp::McpArgs, run, shell},
-    crashtest,
+    cli::{Globals, change, crashtest::CrashtestArgs, mcp::McpArgs, run},
     guard::{self, Rule},
-    loops, mcp,
+    loops::{self, typed as shell},
+    mcp,
     program::{actor::actor, error::MachineError, server::Over},
-    serve::{self, mock, proxy_setup, ui},
-    supervisor, watch,
+    proxy_setup,
+    serve::{self, mock, ui},
+    supervisor::{self, strays},
 };
 
 /// Crash recovery for AI agents: a run outlasts its processes
@@ -187,7 +198,7 @@ pub enum Work<'a> {
 /// Store that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs<'a> {
-    /// The store, after [`crate::look_after`].
+    /// The store, after [`strays::look_after`].
     Store,
     /// As `Store`, and made if there is none yet: a dump may be restored to it, a budget be set before its first run.
     StoreOrNew,
@@ -249,9 +260,19 @@ impl Command {
                 ("confined", Free, ThisMachine, bare(args, |a, _, _| confined::confined(a)))
             }
             // Whoever serves a store answers for anybody, with a token of its own making.
-            Command::Serve(args) => ("serve", Persons, ThisMachine, driving(args, serve::serve)),
+            Command::Serve(args) => (
+                "serve",
+                Persons,
+                ThisMachine,
+                driving(args, |args, context| serve::serve(args, embedded::typed_again, context)),
+            ),
             // Whoever has its link decides.
-            Command::Ui(args) => ("ui", if_changes(!args.read_only), ThisMachine, alone(args, ui::ui)),
+            Command::Ui(args) => (
+                "ui",
+                if_changes(!args.read_only),
+                ThisMachine,
+                alone(args, |args, context| ui::ui(args, embedded::settings_of_serve, context)),
+            ),
             // Its keys that decide are checked when they are typed.
             Command::Watch(args) => ("watch", Free, Server, alone(args, watch::watch)),
             Command::Ls(args) => ("ls", Free, Server, on(Store, args, ls::ls)),
@@ -424,12 +445,12 @@ fn on<'a, A, D: Done>(needs: Needs<'a>, args: &'a A, run: fn(&A, Desk) -> Result
 pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
     let Verb { name, rule, work, .. } = cli.command.verb();
     let ready = |around: Surroundings| -> Result<Context, CliError> {
-        let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
+        let context = Context { typed: typed.into(), ..cli.globals.context(around)? };
         guard::check(name, rule, &context)?;
         Ok(context)
     };
     match work {
-        Work::Bare(run) => run(Look::of_stdout(&cli.globals, &around), &around),
+        Work::Bare(run) => run(cli.globals.look(&around, io::stdout().is_terminal()), &around),
         Work::Alone(run) => run(ready(around)?),
         Work::Printed(run) => {
             let context = ready(around)?;
@@ -456,7 +477,7 @@ impl Needs<'_> {
             (needs, None) => context.open(needs == Needs::StoreOrNew, Default::default())?,
         };
         match self {
-            Needs::Store | Needs::StoreOrNew => crate::look_after(&*store, context),
+            Needs::Store | Needs::StoreOrNew => strays::look_after(&*store, context),
             Needs::Buried => drop(proxy_setup::bury(&*store, &*context.clock)),
             Needs::AsItIs | Needs::Record(_) => {}
         }

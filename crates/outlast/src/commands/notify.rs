@@ -5,10 +5,12 @@ use outlast_server::notify::Poster;
 
 use super::prelude::*;
 use crate::{
-    notify::{self, message::Message},
-    program::error::MachineError,
-    serve::proxy_setup,
-    settings::notify::{Endpoint, Notify, ON_HALT, Shape, Way, load},
+    notify::{
+        self,
+        endpoint::{Endpoint, Notify, ON_HALT, Shape, Way, load},
+        message::Message,
+    },
+    program::{error::MachineError, server},
 };
 
 /// Show, test and retry notifications to webhooks, chats and commands
@@ -149,7 +151,7 @@ fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Runtime)?;
     let mut code = exit_code::OK;
-    let poster = Poster::new(&proxy_setup::network(&context.around)?);
+    let poster = Poster::new(&server::network(&context.around)?);
     let now = context.clock.now();
     let mut all = Vec::new();
     for endpoint in told.endpoints.iter().filter(|e| only.is_none_or(|only| only == e.name)) {

@@ -14,7 +14,7 @@ use outlast_server::remote::download;
 use super::prelude::*;
 use crate::{
     commands::prices::{figures, rows},
-    serve::proxy_setup,
+    program::server,
     settings::prices,
 };
 
@@ -95,9 +95,9 @@ fn terms(price: &Price) -> BTreeMap<String, String> {
 /// Errors: `bad_prices` for a source that cannot be read, or is no price file, or is too large to be kept with a run.
 pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let around = &context.around;
-    let bad = |why: String| InputError::Prices { path: args.source.clone(), why };
+    let bad = |why: String| prices::Error::Unread { path: args.source.clone(), why };
     let text = match args.source.contains("://") {
-        true => download(&args.source, &proxy_setup::network(around)?).map_err(bad)?,
+        true => download(&args.source, &server::network(around)?).map_err(bad)?,
         false => fs::read_to_string(around.directory().join(&args.source)).map_err(|e| bad(e.to_string()))?,
     };
     let update = Update::read(&text).map_err(|e| bad(e.to_string()))?;
@@ -105,7 +105,11 @@ pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result<(
     let now = prices::of_file(None, around)?;
     let changes = changes(&now, &newer);
     let kept = match args.accept {
-        true => Some(prices::keep_own(&update.text, &args.source, around)?),
+        true => {
+            let path = prices::own_path(around).ok_or(CommandError::NoHome)?;
+            prices::keep_own(&update.text, &args.source, &path)?;
+            Some(path)
+        }
         false => None,
     };
     if page.look.json {

@@ -1,51 +1,10 @@
-//! Resume tax, as `show`, `spend` and a run's end tell it; `outlast journal RUN --cache` names the first byte that differs.
+//! `outlast journal RUN --cache`: what each restart paid for again, and the first byte that differs.
 
 use super::prelude::*;
-use crate::settings::prices;
-
-pub use outlast_server::api::read::resume_tax::{Restarts, Resumption, Tax};
+use crate::program::resume_tax::{Resumption, Tax, line, resumptions};
 
 /// Most characters of each side of a difference.
 const WIDTH: usize = 110;
-
-/// Finds the conversations that later attempts of a run went on with.
-///
-/// Errors: those of the store. Returns none for a run that does not record requests.
-pub fn resumptions(
-    store: &dyn Store,
-    view: &RunView,
-    attempts: &[Attempt],
-) -> Result<Vec<Resumption>, CliError> {
-    if attempts.len() < 2 {
-        return Ok(Vec::new());
-    }
-    let mut restarts = Restarts::of(attempts.iter().map(|attempt| attempt.no));
-    for entry in entries::each(store, view.run.no) {
-        restarts.add(&entry?);
-    }
-    of_restarts(store, view, &restarts)
-}
-
-/// Returns the conversations that later attempts of a run went on with, from the calls around its restarts.
-///
-/// Errors: those of the store.
-pub fn of_restarts(
-    store: &dyn Store,
-    view: &RunView,
-    restarts: &Restarts,
-) -> Result<Vec<Resumption>, CliError> {
-    if restarts.is_empty() {
-        return Ok(Vec::new());
-    }
-    Ok(restarts.resumptions(store, view.run.no, &prices::of_view(view)?)?)
-}
-
-/// Returns the line about the resume tax for `outlast show`; `None` if no token was paid for again.
-pub fn line(tax: &Tax) -> Option<String> {
-    let (tokens, restarts) = (some(tax.tokens, "token"), some(tax.restarts, "restart"));
-    let cost = usd(tax.cost_nano_usd);
-    (tax.tokens > 0).then(|| format!("re-bought {cost} usd, {tokens} that the cache had, over {restarts}"))
-}
 
 /// Prints what each restart paid for again, and the first byte in which its request differs from the last request
 /// before the restart.

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::prelude::*;
 use crate::{
-    program::file,
+    disk,
     settings::{env_file, store_address::StoreAddress},
 };
 
@@ -72,7 +72,7 @@ pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result
             }
             // Checked first: if systemd cannot be reached, nothing is left behind.
             systemctl(&["daemon-reload"])?;
-            file::write(path.parent().unwrap_or(&path), &path, text.as_bytes())?;
+            disk::write(path.parent().unwrap_or(&path), &path, text.as_bytes())?;
             systemctl(&["daemon-reload"])?;
             systemctl(&["enable", "--now", UNIT])?;
             page.line(&format!("installed {}", path.display()))?;
@@ -123,7 +123,11 @@ fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
     for view in runs::each(&*store, RunFilter::default()) {
         let view = view?;
         if let Some(command) = view.spec.command.filter(|_| !view.run.status.is_ended()) {
-            let file = command.env_file.as_deref().map(|file| env_file::read(Path::new(file))).transpose()?;
+            let file = command
+                .env_file
+                .as_deref()
+                .map(|file| env_file::read(Path::new(file)).map_err(InputError::from))
+                .transpose()?;
             let given = Surroundings::default().with(file.unwrap_or_default());
             wanted.extend(env_file::missing(&command.variables, &command.env, &given));
         }

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use outlast_core::reads::spend::{self, Grouping, Sum};
 
-use super::{
-    plan::Shown,
-    prelude::*,
-    resume_tax::{self, Tax},
+use super::{plan::Shown, prelude::*};
+use crate::{
+    program::resume_tax::{self, Tax},
+    render::{short::short_id, time::When},
 };
-use crate::render::{short::short_id, time::When};
 
 /// Sum up what calls cost
 ///

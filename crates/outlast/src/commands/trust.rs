@@ -1,7 +1,8 @@
 //! `outlast trust`: lets the settings file of this directory count, as it is now.
 
+use super::config;
 use super::prelude::*;
-use crate::settings::{config, file, trust};
+use crate::settings::{file, trust};
 
 /// Trust the outlast.toml of this directory, as it is now
 ///

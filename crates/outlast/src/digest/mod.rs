@@ -28,8 +28,8 @@ use outlast_view::{
 
 pub use self::words::{text, title};
 use crate::{
-    commands::resume_tax::{self, Tax},
     logs::read,
+    program::resume_tax::{self, Tax},
     program::{
         checkout::{self, Commits},
         context::Context,

@@ -28,10 +28,7 @@ use outlast_files::{Cache, Collected, Id, Objects, Restored, Rules, Wish};
 use serde::{Deserialize, Serialize};
 
 use self::history::History;
-use crate::{
-    program::{error::FilesError, file::beside},
-    settings::store_address::StoreAddress,
-};
+use crate::{disk::beside, program::error::FilesError, settings::store_address::StoreAddress};
 
 /// Most bytes that the files of all runs of a store take, unless a run says otherwise.
 const MOST: u64 = 10 << 30;

@@ -18,7 +18,7 @@ use std::{
 use outlast_core::words::AttemptNo;
 use rustix::fs::{AtFlags, OFlags};
 
-use crate::program::file::{make_directory, open_below};
+use crate::disk::{make_directory, open_below};
 
 /// Size at which a log file is rotated, in bytes. One rotated file is kept.
 pub const MOST_BYTES: u64 = 10 << 20;
@@ -98,7 +98,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
-    use crate::program::file::open_directory;
+    use crate::disk::open_directory;
 
     #[test]
     fn a_log_keeps_its_newest_bytes_in_order_and_is_private() {

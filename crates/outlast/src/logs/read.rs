@@ -12,7 +12,7 @@ use outlast_core::words::AttemptNo;
 use rustix::fs::{Dir, OFlags};
 
 use super::{ASIDE, ENDING, aside, current, plain};
-use crate::program::file::{open_below, open_directory};
+use crate::disk::{open_below, open_directory};
 
 /// Number of bytes at a log's end that are searched for the last lines. A longer line is cut.
 const TAIL_BYTES: u64 = 256 << 10;

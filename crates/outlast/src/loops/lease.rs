@@ -37,20 +37,23 @@ use rustix::{
     process::Signal,
 };
 
-use super::task_context::{TaskContext, bearer::Bearer, mirror::Mirror, quote::export};
+use super::{
+    task_context::{TaskContext, bearer::Bearer, mirror::Mirror},
+    typed::KeepArgs,
+};
 use crate::{
-    cli::shell::KeepArgs,
     program::{
         context::Context,
         error::{CliError, InsideError, MachineError, RunError},
         exit_code,
+        mark::Mark,
+        patient::Patient,
         say::say,
         told,
     },
-    render::amount::some,
-    serve::proxy_setup,
+    proxy_setup,
+    render::{amount::some, quote::export},
     settings::no_proxy,
-    supervisor::{environment::Mark, patient::Patient},
 };
 
 /// Shell that runs a loop script, with its identity in the store and in `/proc`.
@@ -117,14 +120,14 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
         // No limits, because nothing is metered here: paid calls run under `outlast run`.
         limits: Limits::default(),
         spec: Spec {
-            tags: [super::KIND].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            tags: [Spec::SHELL_LOOP].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
             ..Spec::default()
         },
         ..Start::new(id.clone())
     };
     let started = store.run_verb(start, Durability::Synced)?;
     let view = store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string() })?;
-    if !super::is_loop(&view) || view.run.job.is_some() {
+    if !view.spec.is_shell_loop() || view.run.job.is_some() {
         return Err(InsideError::NotALoop { run: id.to_string() }.into());
     }
     Ok(view)
@@ -194,7 +197,7 @@ pub fn settle_in(
     let mut out = String::new();
     for (variable, value) in [
         (told::RUN_ID, opened.view.run.id.to_string()),
-        (told::MARK, mark.as_str().to_owned()),
+        (told::MARK, mark.mark.clone()),
         (told::ATTEMPT, attempt.to_string()),
         (told::TOKEN, token),
         (told::STATE_FILE, mirror.file.to_string_lossy().into_owned()),

@@ -9,24 +9,16 @@
 
 pub mod lease;
 pub mod task_context;
+pub mod typed;
 pub mod verbs;
 
-use outlast_core::{store::RunView, words::RunId};
+use outlast_core::words::RunId;
 
+use self::typed::ShellInitArgs;
 use crate::{
-    cli::shell::ShellInitArgs,
-    loops::task_context::quote,
     program::{context::Context, error::CliError, told},
-    render::look::Page,
+    render::{look::Page, quote},
 };
-
-/// Returns whether the run belongs to a loop script and is driven by the script's shell.
-pub fn is_loop(view: &RunView) -> bool {
-    view.spec.command.is_none() && view.spec.tags.get(KIND.0).is_some_and(|kind| kind == KIND.1)
-}
-
-/// Tag by which a loop script's own run is known.
-const KIND: (&str, &str) = ("loop", "shell");
 
 const CHILD: &str = include_str!("child.sh");
 const TRAPS: &str = include_str!("traps.sh");

@@ -27,22 +27,21 @@ use super::{
         self, ASIDE, DONE, TASK, TaskContext,
         bearer::Bearer,
         key::{self, STAGE, TASK_ID},
-        quote::export,
         task::{self, Recovery},
+        write,
     },
+    typed::{EndArgs, Lives, ShellLoopArgs, Verb},
 };
 use crate::{
-    cli::shell::{EndArgs, Lives, ShellLoopArgs, Verb},
-    commands::ctx,
     program::{
         context::Context,
         error::{CliError, InsideError},
         exit_code,
+        mark::Mark,
         say::say,
         told,
     },
-    render::look::Page,
-    supervisor::environment::Mark,
+    render::{look::Page, quote::export},
 };
 
 /// Key that binds a supervised run's context to one loop, for the run's whole life.
@@ -234,7 +233,7 @@ fn said_by(
     match verb {
         Verb::Recover { max_lives } => recover(store, bearer, *max_lives, context, page),
         Verb::Begin { task, pairs } => {
-            ctx::once_each(pairs.iter().map(|(k, _)| k))?;
+            write::once_each(pairs.iter().map(|(k, _)| k))?;
             let stands = TaskContext::read(store, &bearer.view.run.id)?;
             let (attempt, now) = (bearer.claims.attempt.0, store.now()?);
             let mut changes = task::begin(&bearer.view.run.id, &stands, task, pairs, attempt, now)
@@ -244,16 +243,16 @@ fn said_by(
             }
             // Beginning the same task again and again is no progress.
             let progress = stands.task.is_none() && !was_begun(store, bearer, task)?;
-            ctx::commit(store, context, bearer, changes, progress)?;
+            write::commit(store, context, bearer, changes, progress)?;
             // A variable that the script has set itself, with no value in the context, stays.
-            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
+            page.text(&write::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             Ok(exit_code::OK)
         }
         Verb::Stage { stage, pairs } => {
             let mut pairs = pairs.clone();
             pairs.insert(0, (STAGE.to_owned(), stage.clone()));
-            ctx::once_each(pairs.iter().map(|(k, _)| k))?;
-            ctx::write(store, context, bearer, &pairs, Vec::new())?;
+            write::once_each(pairs.iter().map(|(k, _)| k))?;
+            write::write(store, context, bearer, &pairs, Vec::new())?;
             for (k, v) in &pairs {
                 if let Some(variable) = key::variable(k) {
                     page.text(&export(&variable, v))?;
@@ -265,7 +264,7 @@ fn said_by(
             let stands = TaskContext::read(store, &bearer.view.run.id)?;
             let (_, changes) = task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?)
                 .map_err(InsideError::from)?;
-            ctx::commit(store, context, bearer, changes, true)?;
+            write::commit(store, context, bearer, changes, true)?;
             for variable in key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", told::TASK_LIVES])
             {
                 page.text(&format!("unset {variable}\n"))?;
@@ -305,7 +304,7 @@ fn recover(
     match task::recover(run, &stands, bearer.claims.attempt.0, most, store.now()?) {
         Recovery::Nothing => Ok(exit_code::REFUSED),
         Recovery::SetAside { task, lives, changes } => {
-            ctx::commit(store, context, bearer, changes, false)?;
+            write::commit(store, context, bearer, changes, false)?;
             let lives = if lives == 1 { "1 life".into() } else { format!("{lives} lives") };
             say(&format!("task {task:?} is set aside: {lives} began with it and it never got on"));
             say(&format!(
@@ -314,10 +313,10 @@ fn recover(
             Ok(exit_code::REFUSED)
         }
         Recovery::Task { task, lives, changes } => {
-            ctx::commit(store, context, bearer, changes, false)?;
-            ctx::tell_changed(&stands);
-            page.text(&ctx::unsets(&stands))?;
-            page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
+            write::commit(store, context, bearer, changes, false)?;
+            write::tell_changed(&stands);
+            page.text(&write::unsets(&stands))?;
+            page.text(&write::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             page.text(&export("RECOVERED_TASK_ID", &task))?;
             page.text(&export(told::TASK_LIVES, &lives.to_string()))?;
             Ok(exit_code::OK)

@@ -24,15 +24,14 @@ use tokio::{
 
 use super::{
     child::{Process, Writer, read_lines},
+    configured::Server,
     ledger::{Ledger, RecordedAttempt},
     session::{Deed, Event, Session},
     tools::Tools,
 };
 use crate::{
-    program::{context::Context, error::CliError, exit_code, find, say::say},
+    program::{context::Context, error::CliError, exit_code, find, say::say, server},
     render::text::clean_line,
-    serve::proxy_setup,
-    settings::mcp::Server,
 };
 
 /// Longest wait for answers to calls in flight after the client has gone.
@@ -297,7 +296,7 @@ impl Host {
                 move |how| drop(ends.send(Event::ServerEnded(how))),
             )?),
             Way::Url(target) => {
-                let network = proxy_setup::network(&self.ledger.context.around)?;
+                let network = server::network(&self.ledger.context.around)?;
                 RunningServer::Remote(Remote::start(target.clone(), &network, move |heard| {
                     let _ = lines.send(match heard {
                         Heard::Line(line) => Event::Server(line),

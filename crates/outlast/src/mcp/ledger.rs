@@ -155,7 +155,7 @@ impl Ledger {
         let (store, context) = (self.store.clone(), self.context.clone());
         let program = format!("mcp {}", self.server);
         let joined = tokio::task::spawn_blocking(move || {
-            let node = crate::serve::proxy_setup::join(store, &context, &program)?;
+            let node = crate::proxy_setup::join(store, &context, &program)?;
             // A recorder that was killed a moment ago has to be known as dead before its calls are looked for: what a
             // live one makes is its own.
             node.await_verdicts()?;

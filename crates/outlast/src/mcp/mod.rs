@@ -5,6 +5,7 @@
 //! server's process, and `tools` knows which tools may be called again.
 
 mod child;
+pub mod configured;
 pub mod host;
 mod ledger;
 pub mod secrets;
@@ -30,22 +31,21 @@ use self::{
     tools::Tools,
 };
 use crate::{
-    agent::inside::{Inside, TOKEN},
+    agent::{
+        inside::Inside,
+        servers::{MAX_NAME, is_name},
+    },
     cli::McpArgs,
     program::{
-        context::{CONFINED, Context},
+        context::Context,
         error::{CliError, InsideError, MachineError},
         find, log, told,
     },
-    settings::{
-        mcp::{MAX_NAME, is_name},
-        policies,
-        store_address::StoreAddress,
-    },
+    settings::store_address::StoreAddress,
 };
 
 /// Variables that a run's process has, and that MCP clients do not pass to their servers.
-const INHERITED: [&str; 4] = [TOKEN, told::STORE, CONFINED, told::CRASHTEST];
+const INHERITED: [&str; 4] = [told::TOKEN, told::STORE, told::CONFINED, told::CRASHTEST];
 
 /// Headers whose values are secrets.
 const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
@@ -182,11 +182,8 @@ fn own_run(id: &RunId, args: &McpArgs, context: &Context) -> Result<(Arc<dyn Sto
         }
         return Ok((store, view));
     }
-    let policy = args
-        .policy
-        .as_deref()
-        .map(|name| policies::named(&context.around, store.as_ref(), name))
-        .transpose()?;
+    let policy =
+        args.policy.as_deref().map(|name| find::policy(&context.around, store.as_ref(), name)).transpose()?;
     let spec = Spec {
         tags: [("kind".to_owned(), "mcp".to_owned())].into(),
         rules: policy.as_ref().map(|p| p.rules.clone()),
@@ -202,11 +199,11 @@ fn own_run(id: &RunId, args: &McpArgs, context: &Context) -> Result<(Arc<dyn Sto
 /// Returns the context with the run's variables of the processes above this one, where its own environment has none: MCP
 /// clients start their servers without them.
 fn inherited(context: Context) -> Result<Context, CliError> {
-    if context.around.is_set(TOKEN) {
+    if context.around.is_set(told::TOKEN) {
         return Ok(context);
     }
     let line = ancestry::line();
-    let Some(above) = line.iter().find(|above| above.began_with(TOKEN)) else { return Ok(context) };
+    let Some(above) = line.iter().find(|above| above.began_with(told::TOKEN)) else { return Ok(context) };
     let variables: BTreeMap<String, String> =
         INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), above.variable(name)?))).collect();
     let store = variables.get(told::STORE).cloned();

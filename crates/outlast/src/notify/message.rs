@@ -13,7 +13,10 @@ use outlast_server::notify::Post;
 use outlast_view as view;
 use serde_json::{Value, json};
 
-use super::topic::Topic;
+use super::{
+    endpoint::{Endpoint, Shape, Way},
+    topic::Topic,
+};
 use crate::{
     digest::{self, Ground},
     render::{
@@ -21,7 +24,6 @@ use crate::{
         short::{called, short},
         time,
     },
-    settings::notify::{Endpoint, Shape, Way},
 };
 
 /// Most characters of the text of an event's message.

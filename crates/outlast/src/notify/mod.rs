@@ -5,6 +5,7 @@
 //! event and endpoint, so that whoever gets one twice can tell.
 
 mod command;
+pub mod endpoint;
 pub mod message;
 pub mod topic;
 
@@ -26,8 +27,8 @@ use crate::{
     digest::{self, Ground},
     program::{context::Context, say::say},
     render::time,
-    settings::notify::{Endpoint, Notify, Way},
 };
+use endpoint::{Endpoint, Notify, Way};
 use message::Message;
 use topic::Topic;
 

@@ -19,7 +19,7 @@ use outlast_server::notify::{Secret, Target};
 use serde_json::Value;
 
 use super::*;
-use crate::settings::notify::Shape;
+use crate::notify::endpoint::Shape;
 
 fn network() -> Network {
     Network::of(&|_| None).unwrap()

@@ -1,8 +1,6 @@
 //! Name of the person who types a command, as acts record it.
 
-use crate::{
-    agent::inside::TOKEN, program::told, settings::surroundings::Surroundings, supervisor::environment::MARK,
-};
+use crate::{program::told, settings::surroundings::Surroundings};
 
 /// Returns `cli:USER@HOST` for a person, and `agent:RUN` for a process of a run.
 pub fn actor(around: &Surroundings) -> String {
@@ -12,7 +10,7 @@ pub fn actor(around: &Surroundings) -> String {
 /// Returns `WAY:USER@HOST` for a person who acts by `way`, and `agent:RUN` for a process of a run.
 pub fn by(around: &Surroundings, way: &str) -> String {
     let named = |name| around.var(name).map(|value| value.to_string_lossy().into_owned());
-    if [TOKEN, MARK].into_iter().any(|name| around.is_set(name)) {
+    if [told::TOKEN, told::MARK].into_iter().any(|name| around.is_set(name)) {
         return format!("agent:{}", named(told::RUN_ID).unwrap_or_else(|| "unknown".into()));
     }
     let user = named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "unknown".into());
@@ -31,6 +29,6 @@ mod tests {
         let of = |variables: &[(&str, &str)]| actor(&Surroundings::new(variables, Path::new("/")));
         assert!(of(&[("USER", "ann")]).starts_with("cli:ann@"));
         assert!(of(&[]).starts_with("cli:unknown@"));
-        assert_eq!(of(&[("USER", "ann"), (MARK, "m"), ("OUTLAST_RUN_ID", "r")]), "agent:r");
+        assert_eq!(of(&[("USER", "ann"), (told::MARK, "m"), ("OUTLAST_RUN_ID", "r")]), "agent:r");
     }
 }

@@ -12,9 +12,8 @@ use outlast_core::{
 use outlast_store::{Options, STORE_WAIT};
 
 use crate::{
-    cli::Globals,
     program::{
-        error::{CliError, InsideError},
+        error::{CliError, InputError, InsideError},
         host::{OsEntropy, SystemClock},
         jsonl,
         server::Server,
@@ -28,9 +27,6 @@ use crate::{
         surroundings::Surroundings,
     },
 };
-
-/// Environment variable that marks the processes of a confined run, from which the store of `OUTLAST_STORE` is hidden.
-pub const CONFINED: &str = told::CONFINED;
 
 /// Context of one command: environment, store and output.
 #[derive(Clone)]
@@ -53,12 +49,17 @@ pub struct Context {
 
 impl Context {
     /// Builds the context. Errors: an address that names no store, or no server.
-    pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
-        let server = globals.server.as_deref().filter(|address| !address.is_empty());
+    pub fn new(
+        store: Option<&str>,
+        server: Option<&str>,
+        look: Look,
+        around: Surroundings,
+    ) -> Result<Context, CliError> {
+        let server = server.filter(|address| !address.is_empty());
         Ok(Context {
-            place: StoreAddress::decide(globals.store.as_deref(), &around)?,
+            place: StoreAddress::decide(store, &around)?,
             server: server.map(|address| Server::read(address, &around)).transpose()?,
-            look: Look::of_stdout(globals, &around),
+            look,
             is_on_terminal: std::io::stdout().is_terminal(),
             around,
             typed: Arc::default(),
@@ -78,7 +79,7 @@ impl Context {
     pub fn with_variables(self, file: Option<&Path>) -> Result<Context, CliError> {
         let Some(file) = file else { return Ok(self) };
         let file = self.around.directory().join(file);
-        let variables = env_file::read(&file)?;
+        let variables = env_file::read(&file).map_err(InputError::from)?;
         Ok(Context { around: self.around.with(variables), ..self })
     }
 
@@ -94,7 +95,7 @@ impl Context {
     /// false; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
         let ours = self.around.var(told::STORE).and_then(|store| store.to_str());
-        if self.around.is_set(CONFINED) && ours == self.place.without_secret().as_deref() {
+        if self.around.is_set(told::CONFINED) && ours == self.place.without_secret().as_deref() {
             return Err(InsideError::Confined.into());
         }
         if !create && self.has_no_file() {

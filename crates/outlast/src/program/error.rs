@@ -34,7 +34,7 @@ use crate::{
         text::clean,
         time,
     },
-    settings::{file, keys, store_address},
+    settings::{file, keys, prices, store_address},
 };
 
 /// Run that an ambiguous name may mean, as an error lists it.
@@ -104,6 +104,12 @@ pub enum CliError {
     Command(#[from] CommandError),
     #[error(transparent)]
     Files(#[from] FilesError),
+}
+
+impl From<prices::Error> for CliError {
+    fn from(e: prices::Error) -> Self {
+        InputError::from(e).into()
+    }
 }
 
 impl From<clap::Error> for CliError {

@@ -1,10 +1,15 @@
-//! Finds the run that a word means: by id, by name, or by the start of an id.
+//! Finds the run that a word means: by id, by name, or by the start of an id; and the policy of a name.
 
 use std::path::Path;
 
 use outlast_core::{
     engine,
-    reads::{forks::Point, places, runs},
+    reads::{
+        forks::Point,
+        places,
+        policies::{self, NamedPolicy},
+        runs,
+    },
     run::Status,
     store::{self, RunFilter, RunView, Store},
     words::{RunId, RunNo},
@@ -12,11 +17,12 @@ use outlast_core::{
 
 use crate::{
     program::{
-        error::{Candidate, CliError, RunError},
+        error::{Candidate, CliError, InputError, RunError},
         jsonl,
         say::say,
     },
     render::{short, time},
+    settings::{policies as settings, surroundings::Surroundings},
 };
 
 /// Most candidates that an error lists.
@@ -273,6 +279,20 @@ pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point
         return Ok(Point::Time(when.resolve(store.now()?)));
     }
     Ok(Point::Name(word.to_owned()))
+}
+
+/// Finds the policy of this name: in a settings file, else in the store. Errors: `UnknownPolicy`.
+pub fn policy(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
+    let configured = settings::load(around)?;
+    if let Some(policy) = configured.iter().find(|p| p.name() == name) {
+        return Ok(policy.clone());
+    }
+    if let Some(policy) = policies::find(store, name)? {
+        return Ok(policy);
+    }
+    let mut known: Vec<String> = configured.iter().map(|p| p.name().to_owned()).collect();
+    known.extend(policies::list(store)?.iter().map(|p| p.name().to_owned()));
+    Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
 }
 
 /// Returns whether the run's id begins with `asked`, with or without `run_`.

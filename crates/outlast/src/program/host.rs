@@ -1,4 +1,4 @@
-//! The host's clock and random numbers, behind the domain's traits.
+//! The host's clock and random numbers, behind the domain's traits, and this process's umask.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -6,6 +6,8 @@ use std::{
 };
 
 use outlast_core::words::{Clock, Entropy, JumpFilter, Micros};
+
+use crate::program::error::{CliError, MachineError};
 
 /// System clock: the wall clock without its short jumps, and CLOCK_MONOTONIC, which does not advance while the machine
 /// sleeps.
@@ -57,6 +59,15 @@ impl Entropy for OsEntropy {
         // The trait cannot return an error, and a predictable token key is worse than no process.
         getrandom::fill(bytes).expect("the kernel gives random bytes");
     }
+}
+
+/// Returns this process's umask. Reads it from `/proc`: umask(2) can only be asked by setting it, while the store's
+/// threads may be creating files.
+pub fn current_umask() -> Result<u32, CliError> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let umask = octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+    Ok(umask.ok_or(MachineError::Proc { what: "the umask", why: None })?)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::file::beside;
+use crate::disk::beside;
 
 /// Beginning of a result, by which a result that follows a torn line in the same line is found.
 const BEGINS: &str = "{\"job_id\"";

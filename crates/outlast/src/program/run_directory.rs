@@ -12,7 +12,7 @@ use std::{
 
 use outlast_core::words::{Digest, RunId};
 
-use super::file::beside;
+use crate::disk::beside;
 use crate::settings::{
     store_address::{self, StoreAddress},
     surroundings::Surroundings,

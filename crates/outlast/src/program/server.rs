@@ -1,10 +1,10 @@
 //! Commands over a server (`--server`): which of them it carries, and how it is reached.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
+use std::{ffi::OsStr, fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 use outlast_core::store::Store;
 use outlast_server::{
-    door::{ApiTokens, Key},
+    door::{ApiTokens, Key, Network},
     remote::{Address, Remote},
 };
 
@@ -13,7 +13,6 @@ use crate::{
         context::Context,
         error::{CliError, InputError},
     },
-    serve::proxy_setup,
     settings::surroundings::Surroundings,
 };
 
@@ -21,6 +20,13 @@ use crate::{
 /// are seen by every process of the machine.
 const TOKEN: &str = "OUTLAST_API_TOKEN";
 const TOKEN_FILE: &str = "OUTLAST_API_TOKEN_FILE";
+
+/// Returns the network that the person's variables describe. Errors: a proxy that cannot be used.
+pub fn network(around: &Surroundings) -> Result<Network, CliError> {
+    Network::of(&|name| around.var(name).map(OsStr::to_owned)).map_err(|e| {
+        CliError::usage(e.to_string(), Some("set it to http://HOST:PORT, or unset it for this command"))
+    })
+}
 
 /// Server that a command was given, with the token for it.
 #[derive(Clone, Debug)]
@@ -82,7 +88,7 @@ impl Context {
         match &self.server {
             None => self.open(false, Default::default()),
             Some(server) => {
-                let network = proxy_setup::network(&self.around)?;
+                let network = network(&self.around)?;
                 let reached = Remote::reach(server.address.clone(), server.token.as_ref(), &network)?;
                 Ok(Arc::new(reached))
             }

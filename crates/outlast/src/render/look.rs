@@ -1,14 +1,9 @@
 //! The look of output (colour, JSON) and the page that commands print on.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use outlast_core::run::Status;
 use serde::Serialize;
-
-use crate::{
-    cli::{Color, Globals},
-    settings::surroundings::Surroundings,
-};
 
 pub use super::text::{clean, clean_line, exact_line};
 
@@ -20,25 +15,6 @@ pub struct Look {
 }
 
 impl Look {
-    /// Decides the look from the flags, `NO_COLOR`, `TERM` and whether the output is a terminal.
-    pub fn of(globals: &Globals, around: &Surroundings, is_terminal: bool) -> Look {
-        let color = match globals.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => {
-                is_terminal
-                    && around.var("NO_COLOR").is_none()
-                    && around.var("TERM").is_none_or(|t| t != "dumb")
-            }
-        };
-        Look { color, json: globals.json }
-    }
-
-    /// Decides the look for this process's standard output, as [`Look::of`] does.
-    pub fn of_stdout(globals: &Globals, around: &Surroundings) -> Look {
-        Look::of(globals, around, io::stdout().is_terminal())
-    }
-
     pub fn paint(self, paint: Paint, text: &str) -> String {
         match paint.code() {
             Some(code) if self.color && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -139,25 +115,7 @@ impl<'a> Page<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-
-    #[test]
-    fn colour_is_for_terminals_that_want_it() {
-        let check = |color: Color, variables: &[(&str, &str)], is_terminal: bool, wanted: bool| {
-            let globals = Globals { store: None, server: None, json: false, color };
-            let around = Surroundings::new(variables, Path::new("/"));
-            assert_eq!(Look::of(&globals, &around, is_terminal).color, wanted, "{color:?} {variables:?}");
-        };
-        check(Color::Auto, &[], true, true);
-        check(Color::Auto, &[], false, false);
-        check(Color::Auto, &[("NO_COLOR", "1")], true, false);
-        check(Color::Auto, &[("NO_COLOR", "")], true, true);
-        check(Color::Auto, &[("TERM", "dumb")], true, false);
-        check(Color::Always, &[("NO_COLOR", "1")], false, true);
-        check(Color::Never, &[], true, false);
-    }
 
     #[test]
     fn text_from_outside_cannot_steer_a_terminal() {

@@ -77,7 +77,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
     // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
-    let is_loop = crate::loops::is_loop(view);
+    let is_loop = view.spec.is_shell_loop();
     let go_on = |brief: &str, text: &str| match supervised {
         true => told(brief, text, resume()),
         false if is_loop => {

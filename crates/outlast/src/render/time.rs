@@ -1,7 +1,7 @@
 //! Times and durations as people read and type them. What is typed without an offset is UTC; what is shown has its
 //! offset.
 
-use std::{fs, path::Path, sync::OnceLock};
+use std::{ffi::OsStr, fs, path::Path, sync::OnceLock};
 
 use jiff::{
     Timestamp,
@@ -10,8 +10,6 @@ use jiff::{
 };
 pub use outlast_core::words::calendar::{day, rfc3339};
 use outlast_core::words::{Micros, calendar, duration};
-
-use crate::settings::surroundings::Surroundings;
 
 /// Directory of the machine's time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -24,12 +22,12 @@ pub fn set_zone(zone: TimeZone) {
     let _ = ZONE.set(zone);
 }
 
-/// Returns the time zone that `TZ` names, else the machine's own; UTC if neither can be read.
+/// Returns the time zone `name`, the value of `TZ`, else the machine's own; UTC if neither can be read.
 ///
 /// Implemented here because jiff's own search is a feature of its standard library, which the domain does without.
-pub fn zone_of(around: &Surroundings) -> TimeZone {
+pub fn zone_of(name: Option<&OsStr>) -> TimeZone {
     let read = |path: &Path| TimeZone::tzif("local", &fs::read(path).ok()?).ok();
-    let zone = match around.var("TZ").map(|name| name.to_string_lossy()) {
+    let zone = match name.map(OsStr::to_string_lossy) {
         None => read(Path::new("/etc/localtime")),
         Some(name) => {
             let name = name.trim_start_matches(':');
@@ -210,7 +208,7 @@ mod tests {
     #[test]
     fn a_zone_is_the_one_that_tz_names_or_utc() {
         let offset_of = |name: &str| {
-            let zone = zone_of(&Surroundings::new(&[("TZ", name)], Path::new("/")));
+            let zone = zone_of(Some(name.as_ref()));
             zone.to_offset(Timestamp::from_second(1_795_161_600).unwrap()).seconds()
         };
         assert_eq!((offset_of("UTC"), offset_of("<+0530>-5:30"), offset_of("no/zone")), (0, 19_800, 0));

@@ -9,10 +9,14 @@ use outlast_core::store::Store;
 use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
+use super::{Reread, ServeArgs};
 use crate::{
-    commands::Command,
-    program::{context::Context, error::CliError, line, server::read_tokens},
-    serve::{ServeArgs, proxy_setup},
+    program::{
+        context::Context,
+        error::CliError,
+        server::{self, read_tokens},
+    },
+    proxy_setup,
     settings::{budgets, masks, prices},
 };
 
@@ -43,9 +47,9 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
 pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
-    let prices = prices::typed(&args.proxy, &context.around)?;
+    let prices = prices::of_file(args.proxy.prices.as_deref(), &context.around)?;
     let (limits, policy) = (args.defaults.limits(), args.policy.policy());
-    let network = proxy_setup::network(&context.around)?;
+    let network = server::network(&context.around)?;
     let config = proxy_setup::config(&args.proxy, access, providers, network, prices, limits, policy);
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let upstream_rate = args.upstream_rate.unwrap_or_default();
@@ -59,14 +63,15 @@ pub async fn follow(
     store: Arc<dyn Store>,
     mut args: ServeArgs,
     context: Context,
+    reread: Reread,
     mut hangup: Signal,
 ) {
     let mut stamps = Stamps::of(&args, &context);
     let mut look = tokio::time::interval(LOOK);
     loop {
         let wanted = tokio::select! {
-            _ = hangup.recv() => match typed_again(&context, &args) {
-                Ok(new) => new,
+            _ = hangup.recv() => match reread(&context) {
+                Ok(new) => kept_of(&args, new),
                 Err(e) => {
                     refused(&e);
                     continue;
@@ -99,21 +104,18 @@ pub async fn follow(
 /// Writes the named budgets of the settings into the store, off the runtime's threads.
 pub async fn sync_budgets(store: Arc<dyn Store>, context: &Context) -> Result<(), CliError> {
     let around = context.around.clone();
-    let done = tokio::task::spawn_blocking(move || budgets::sync(store.as_ref(), &around)).await;
-    done.map_err(std::io::Error::other)?
+    let sync =
+        move || -> Result<(), CliError> { Ok(budgets::sync(store.as_ref(), budgets::load(&around)?)?) };
+    tokio::task::spawn_blocking(sync).await.map_err(std::io::Error::other)?
 }
 
 fn refused(e: &CliError) {
     tracing::error!(code = e.code(), error = %e, "the new settings are refused; the old ones stay");
 }
 
-/// Parses the typed command line again with the current settings. Settings that are read at the start only
-/// stay as they were, and a change of one is logged.
-fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
-    let parsed = line::parse(&context.typed, &context.around)?;
-    let Command::Serve(new) = parsed.command else {
-        return Err(CliError::usage("the line was no `outlast serve`", None));
-    };
+/// Returns the new settings, but for those that are read at the start only: these stay as they were, and a change of one is
+/// logged.
+fn kept_of(old: &ServeArgs, new: ServeArgs) -> ServeArgs {
     for (flag, changed) in [
         ("listen", new.listen != old.listen),
         ("grpc", new.grpc != old.grpc),
@@ -131,7 +133,7 @@ fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError
     }
     let (listen, grpc, grpc_conflicts, drain_ms, log) =
         (old.listen, old.grpc, old.grpc_conflicts, old.drain_ms, old.log);
-    Ok(ServeArgs { listen, grpc, grpc_conflicts, drain_ms, log, ..new })
+    ServeArgs { listen, grpc, grpc_conflicts, drain_ms, log, ..new }
 }
 
 /// Stamps of the settings files, by which a change is noticed; `None` for a file that is missing.

@@ -13,13 +13,17 @@ use outlast_core::{price::PriceTable, words::clock::random};
 use outlast_server::door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows};
 use serde_json::json;
 
-use super::{Stops, listen, proxy_setup};
-use crate::program::{
-    context::Context,
-    embedded,
-    error::{CliError, MachineError},
-    exit_code, log,
-    say::say,
+use super::{Reread, Stops, listen};
+use crate::{
+    cli::shared::ProxyArgs,
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+        exit_code, log,
+        say::say,
+        server,
+    },
+    proxy_setup,
 };
 
 /// Show the runs of a store in your browser
@@ -47,8 +51,8 @@ pub fn link(address: SocketAddr, secret: &str) -> String {
 /// Time for which requests of the page may go on after the stop.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs `outlast ui` until a signal stops it. Returns the exit code.
-pub fn ui(args: UiArgs, context: Context) -> Result<u8, CliError> {
+/// Runs `outlast ui` until a signal stops it. `settings` reads those of `outlast serve`. Returns the exit code.
+pub fn ui(args: UiArgs, settings: Reread, context: Context) -> Result<u8, CliError> {
     if !args.listen.ip().is_loopback() {
         return Err(CliError::usage(
             format!("{} is not a loopback address, and the page is shown on loopback only", args.listen),
@@ -57,7 +61,7 @@ pub fn ui(args: UiArgs, context: Context) -> Result<u8, CliError> {
     }
     log::start(&context.around, "warn");
     let store = context.open(false, Default::default())?;
-    let config = config(&context)?;
+    let config = config(&settings(&context)?.proxy, &context)?;
     let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), args.read_only);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
@@ -118,8 +122,7 @@ fn is_typed_at() -> bool {
 }
 
 /// Returns the configuration of a listener that asks no provider anything: it needs no keys and no prices.
-fn config(context: &Context) -> Result<Config, CliError> {
-    let args = embedded::proxy_args(&context.around)?;
+fn config(args: &ProxyArgs, context: &Context) -> Result<Config, CliError> {
     let nowhere =
         || Provider::new("http://127.0.0.1:9", None).map_err(|e| CliError::usage(e.to_string(), None));
     let providers = Providers::new(|_| nowhere(), Vec::new())?;
@@ -128,7 +131,7 @@ fn config(context: &Context) -> Result<Config, CliError> {
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let access = Access { api_token: Some(token.into()), loopback: true, ..Access::default() };
     let prices = PriceTable::builtin();
-    let network = proxy_setup::network(&context.around)?;
+    let network = server::network(&context.around)?;
     let (limits, policy) = Default::default();
-    Ok(proxy_setup::config(&args, access, providers, network, prices, limits, policy))
+    Ok(proxy_setup::config(args, access, providers, network, prices, limits, policy))
 }

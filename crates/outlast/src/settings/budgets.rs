@@ -11,17 +11,14 @@ use outlast_core::{
         budget::{Name, Terms},
     },
     reads,
-    store::Store,
+    store::{self, Store},
 };
 use serde::Deserialize;
 
-use crate::{
-    cli::values,
-    program::error::CliError,
-    settings::{
-        file::{self, Error},
-        surroundings::Surroundings,
-    },
+use crate::settings::{
+    file::{self, Error},
+    surroundings::Surroundings,
+    values,
 };
 
 /// Name of the table of named budgets in `outlast.toml`.
@@ -91,9 +88,9 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
 
 /// Writes the configured budgets into the store. Idempotent.
 ///
-/// Synced: on disk before it returns. Errors: those of `load`, and of the store.
-pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
-    for (name, terms) in load(around)? {
+/// Synced: on disk before it returns. Errors: of the store.
+pub fn sync(store: &dyn Store, configured: Vec<(Name, Terms)>) -> Result<(), store::Error> {
+    for (name, terms) in configured {
         reads::budgets::set(store, SetBudget { name, terms, source: Source::File }, None)?;
     }
     Ok(())

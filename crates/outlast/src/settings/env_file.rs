@@ -1,8 +1,12 @@
 //! Variables of a command: the file of `--env-file`, and the names that a run began with.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use crate::{program::error::InputError, settings::surroundings::Surroundings};
+use crate::settings::surroundings::Surroundings;
 
 /// Names and beginnings of names that a session sets for itself. That they are missing in another session says nothing
 /// about the command.
@@ -54,12 +58,20 @@ const OF_A_SESSION: [&str; 45] = [
     "_",
 ];
 
+/// Error of a file of `--env-file` that is not accepted.
+#[derive(Debug, thiserror::Error)]
+#[error("--env-file {}: {why}; nothing was started", .path.display())]
+pub struct Error {
+    path: PathBuf,
+    why: String,
+}
+
 /// Reads a file of `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
 ///
 /// Errors: the file cannot be read; a line is not `NAME=VALUE`, or sets a variable of Outlast's own. Errors quote no
 /// value.
-pub fn read(path: &Path) -> Result<BTreeMap<String, String>, InputError> {
-    let bad = |why: String| InputError::EnvFile { path: path.to_owned(), why };
+pub fn read(path: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let bad = |why: String| Error { path: path.to_owned(), why };
     let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
     let mut found = BTreeMap::new();
     for (number, pair) in assignments(&text) {

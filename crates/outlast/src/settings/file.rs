@@ -6,7 +6,6 @@ use std::{
 };
 
 use crate::settings::{
-    declared::BadDeclaration,
     surroundings::Surroundings,
     trust::{self, Trust},
 };
@@ -56,6 +55,23 @@ pub enum Error {
     BadValue { origin: Origin, why: String },
     #[error("{}: `agents.{agent}{key}`: {why}", path.display())]
     BadAgent { path: PathBuf, agent: String, key: String, why: BadDeclaration },
+}
+
+/// Error of a table `[agents.NAME]` that is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadDeclaration {
+    #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]
+    UnknownKey,
+    #[error("wanted {0}")]
+    Wanted(&'static str),
+    #[error("`{0}` is an adapter of its own already")]
+    BuiltIn(String),
+    #[error("resume_args without {{session}} would not go on with the session that new_args begin")]
+    NoSession,
+    #[error("cannot be read as a regular expression: {0}")]
+    Regex(String),
+    #[error("new_args with {{session}} choose the session: there is none to be read off what it prints")]
+    TwoSessions,
 }
 
 impl Error {

@@ -6,17 +6,14 @@ use outlast_core::{
     envelope::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
-    store::{Ask, Durability, Store},
+    store::{self, Ask, Durability, Store},
 };
 use serde::Deserialize;
 
-use crate::{
-    cli::values,
-    program::error::{CliError, InputError},
-    settings::{
-        file::{self, Error},
-        surroundings::Surroundings,
-    },
+use crate::settings::{
+    file::{self, Error},
+    surroundings::Surroundings,
+    values,
 };
 
 /// Name of the table of policies in `outlast.toml`.
@@ -89,30 +86,16 @@ pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     Ok(found.into_values().collect())
 }
 
-/// Finds the policy of this name: in a settings file, else in the store. Errors: `UnknownPolicy`.
-pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
-    let configured = load(around)?;
-    if let Some(policy) = configured.iter().find(|p| p.name() == name) {
-        return Ok(policy.clone());
-    }
-    if let Some(policy) = policies::find(store, name)? {
-        return Ok(policy);
-    }
-    let mut known: Vec<String> = configured.iter().map(|p| p.name().to_owned()).collect();
-    known.extend(policies::list(store)?.iter().map(|p| p.name().to_owned()));
-    Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
-}
-
 /// Writes the configured policies into the store, where runs created over REST and by Python find them. Unchanged
 /// policies are not written again.
-pub fn register(around: &Surroundings, store: &dyn Store) -> Result<(), CliError> {
-    for policy in load(around)? {
+pub fn register(configured: &[NamedPolicy], store: &dyn Store) -> Result<(), store::Error> {
+    for policy in configured {
         let kept = policies::find(store, policy.name())?;
         let same = |p: &NamedPolicy| {
             (&p.limits, p.pause_wall, &p.rules) == (&policy.limits, policy.pause_wall, &policy.rules)
         };
         if !kept.as_ref().is_some_and(same) {
-            let put = policies::put(store, &policy, store.now()?)?;
+            let put = policies::put(store, policy, store.now()?)?;
             store.ask(put, Durability::Synced).wait()?;
         }
     }

@@ -7,23 +7,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::Amend,
     price::PriceTable,
-    run::{PriceFile, Prices, Spec, Status, Unpriced},
-    store::{Ask as _, Durability, RunView, Store},
+    run::{PriceFile, Prices},
+    store::RunView,
 };
-
 use serde_json::value::RawValue;
 
-use crate::{
-    cli::shared::ProxyArgs,
-    program::{
-        error::{CliError, CommandError, InputError},
-        file,
-        say::say,
-    },
-    settings::surroundings::Surroundings,
-};
+use crate::{disk, settings::surroundings::Surroundings};
 
 /// Largest price file that is kept with its run, in bytes. It is read whenever the run is read.
 const MAX_KEPT: usize = 256 << 10;
@@ -31,31 +21,45 @@ const MAX_KEPT: usize = 256 << 10;
 /// Name of the file of newer prices that a person has taken with `outlast prices update`, beside their own `outlast.toml`.
 const OWN: &str = "prices.json";
 
-/// Returns the built-in prices, overridden by the person's newer ones and by the file of `--prices`.
-pub fn typed(args: &ProxyArgs, around: &Surroundings) -> Result<PriceTable, CliError> {
-    of_file(args.prices.as_deref(), around)
+/// Error of a file of prices that is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the price file {path}: {why}")]
+    Unread { path: String, why: String },
+    #[error("the price file {path}: it has {had} bytes, and up to {most} are kept with a run")]
+    TooLarge { path: String, had: usize, most: usize },
 }
 
-/// Returns the built-in prices, overridden by the person's newer ones and by the file `path`, if one is given.
-pub fn of_file(path: Option<&Path>, around: &Surroundings) -> Result<PriceTable, CliError> {
+impl Error {
+    /// Returns the hint that is printed below the error: what to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Error::Unread { .. } => "its fields are those of docs/guides/prices.md",
+            Error::TooLarge { .. } => "leave in it the models that the agent uses",
+        }
+    }
+}
+
+/// Returns the built-in prices, overridden by the person's newer ones and by the file `path`, if `--prices` names one.
+pub fn of_file(path: Option<&Path>, around: &Surroundings) -> Result<PriceTable, Error> {
     table(layers(path, around)?.as_ref())
 }
 
 /// Returns the prices to store with a new run. Errors: a file that is not understood, or is larger than `MAX_KEPT`.
-pub fn to_keep(args: &ProxyArgs, around: &Surroundings) -> Result<Prices, CliError> {
-    kept(layers(args.prices.as_deref(), around)?)
+pub fn to_keep(path: Option<&Path>, around: &Surroundings) -> Result<Prices, Error> {
+    kept(layers(path, around)?)
 }
 
-fn kept(file: Option<PriceFile>) -> Result<Prices, CliError> {
+fn kept(file: Option<PriceFile>) -> Result<Prices, Error> {
     if let Some(file) = &file {
         fits(&file.path, &file.text)?;
     }
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
 
-fn fits(path: &str, text: &str) -> Result<(), CliError> {
+fn fits(path: &str, text: &str) -> Result<(), Error> {
     match text.len() > MAX_KEPT {
-        true => Err(InputError::PricesTooLarge { path: path.into(), had: text.len(), most: MAX_KEPT }.into()),
+        true => Err(Error::TooLarge { path: path.into(), had: text.len(), most: MAX_KEPT }),
         false => Ok(()),
     }
 }
@@ -65,15 +69,13 @@ pub fn own_path(around: &Surroundings) -> Option<PathBuf> {
     Some(around.config_directory()?.join(OWN))
 }
 
-/// Keeps newer prices, which come from `source`, for new runs. Returns where.
+/// Keeps newer prices, which come from `source`, for new runs, at `path`, which is [`own_path`].
 ///
 /// Errors: prices that are larger than what is kept with a run; the file cannot be written.
-pub fn keep_own(text: &str, source: &str, around: &Surroundings) -> Result<PathBuf, CliError> {
+pub fn keep_own(text: &str, source: &str, path: &Path) -> Result<(), Error> {
     fits(source, text)?;
-    let path = own_path(around).ok_or(CommandError::NoHome)?;
     let directory = path.parent().unwrap_or(Path::new("."));
-    file::write(directory, &path, text.as_bytes()).map_err(|e| bad(&path.display().to_string(), e))?;
-    Ok(path)
+    disk::write(directory, path, text.as_bytes()).map_err(|e| bad(&path.display().to_string(), e))
 }
 
 /// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored. The text
@@ -82,14 +84,14 @@ pub fn keep_own(text: &str, source: &str, around: &Surroundings) -> Result<PathB
 pub fn of_run(
     id: &str,
     kept: Option<&Prices>,
-    args: &ProxyArgs,
+    path: Option<&Path>,
     around: &Surroundings,
-) -> Result<(PriceTable, Option<String>), CliError> {
+) -> Result<(PriceTable, Option<String>), Error> {
     // Runs begun before prices were kept.
-    let Some(kept) = kept else { return Ok((typed(args, around)?, None)) };
+    let Some(kept) = kept else { return Ok((of_file(path, around)?, None)) };
     let table = table(kept.file.as_ref())?;
     let begun = kept.file.as_ref();
-    let now = match (&args.prices, begun) {
+    let now = match (path, begun) {
         (Some(path), _) => layers(Some(path), around)?,
         // A file that is gone has not changed: the run needs it no more.
         (None, Some(begun)) => layers(Some(Path::new(&begun.path)), around).unwrap_or_default(),
@@ -109,60 +111,17 @@ pub fn of_run(
 }
 
 /// Returns the prices that are stored with a new run.
-pub fn of_kept(prices: &Prices) -> Result<PriceTable, CliError> {
+pub fn of_kept(prices: &Prices) -> Result<PriceTable, Error> {
     table(prices.file.as_ref())
 }
 
 /// Returns the prices stored with a run; the built-in ones for a run of a version that stored none.
-pub fn of_view(view: &RunView) -> Result<PriceTable, CliError> {
+pub fn of_view(view: &RunView) -> Result<PriceTable, Error> {
     table(view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()))
 }
 
-/// Lets a run go on that was halted for an unknown price, and prints a message: under the rule `unpriced`, or at the prices
-/// of `--prices`, or at the person's newer ones where these know its model. Any other run stays unchanged. Returns the
-/// run as it is after that.
-pub fn mended(
-    store: &dyn Store,
-    view: RunView,
-    args: &ProxyArgs,
-    unpriced: Option<Unpriced>,
-    around: &Surroundings,
-) -> Result<RunView, CliError> {
-    let halt = view.run.halt.as_ref().filter(|halt| halt.code == "price_unknown");
-    let Some(halt) = halt.filter(|_| view.run.status == Status::Halted) else { return Ok(view) };
-    let (run, id) = (view.run.no, &view.run.id);
-    let spec = match unpriced {
-        Some(Unpriced::Deny) => return Ok(view),
-        Some(rule @ (Unpriced::Free | Unpriced::Dearest)) => {
-            let what = match rule {
-                Unpriced::Dearest => "are charged at twice the dearest known of their family",
-                _ => "count as free",
-            };
-            say(&format!("{id} goes on: models without a known price {what} from now on"));
-            view.spec.clone()
-        }
-        None => {
-            let begun = view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref());
-            let file = args.prices.clone().or_else(|| begun.map(|file| PathBuf::from(&file.path)));
-            let prices = kept(layers(file.as_deref(), around)?)?;
-            let knows = |model: &str| table(prices.file.as_ref()).is_ok_and(|t| t.lookup(model).is_some());
-            let is_same = view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash);
-            if is_same || args.prices.is_none() && !halt.model.as_deref().is_some_and(knows) {
-                return Ok(view);
-            }
-            let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
-            let before =
-                begun.map_or("the built-in ones".to_owned(), |file| format!("those of {}", file.path));
-            say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
-            Spec { prices: Some(prices), ..view.spec.clone() }
-        }
-    };
-    store.ask(Amend { run, spec, unpriced }, Durability::Synced).wait()?;
-    Ok(store.run(run)?.unwrap_or(view))
-}
-
 /// Reads the person's newer prices, with the models of the file `path` over them; `None` if there are neither.
-fn layers(path: Option<&Path>, around: &Surroundings) -> Result<Option<PriceFile>, CliError> {
+fn layers(path: Option<&Path>, around: &Surroundings) -> Result<Option<PriceFile>, Error> {
     let own = own_path(around).filter(|own| own.exists());
     let Some(path) = path else { return own.map(|own| read(&own)).transpose() };
     let file = read(path)?;
@@ -178,7 +137,7 @@ fn layers(path: Option<&Path>, around: &Surroundings) -> Result<Option<PriceFile
     Ok(Some(PriceFile { text, ..file }))
 }
 
-fn read(path: &Path) -> Result<PriceFile, CliError> {
+fn read(path: &Path) -> Result<PriceFile, Error> {
     let shown = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|e| bad(&shown, e))?;
     // Absolute, so that it is found again from another directory; as typed if that cannot be told.
@@ -188,34 +147,22 @@ fn read(path: &Path) -> Result<PriceFile, CliError> {
     Ok(PriceFile { path: whole.display().to_string(), text })
 }
 
-fn table(file: Option<&PriceFile>) -> Result<PriceTable, CliError> {
+fn table(file: Option<&PriceFile>) -> Result<PriceTable, Error> {
     match file {
         None => Ok(PriceTable::builtin()),
         Some(file) => PriceTable::with_overrides(&file.text).map_err(|e| bad(&file.path, e)),
     }
 }
 
-fn bad(path: &str, why: impl ToString) -> CliError {
-    InputError::Prices { path: path.to_owned(), why: why.to_string() }.into()
+fn bad(path: &str, why: impl ToString) -> Error {
+    Error::Unread { path: path.to_owned(), why: why.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
     use outlast_core::words::ServiceTier;
 
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        proxy: ProxyArgs,
-    }
-
-    fn args(path: Option<&Path>) -> ProxyArgs {
-        let flags = path.into_iter().flat_map(|p| ["--prices".into(), p.as_os_str().to_owned()]);
-        Line::parse_from(std::iter::once("x".into()).chain(flags)).proxy
-    }
 
     fn around(home: &tempfile::TempDir) -> Surroundings {
         Surroundings::new(&[("HOME", home.path().to_str().unwrap())], home.path())
@@ -232,18 +179,18 @@ mod tests {
         fs::write(&first, prices("1e-6")).unwrap();
         fs::write(&other, prices("2e-6")).unwrap();
         let check = |kept: &Prices, typed: Option<&Path>, told: Option<&str>| {
-            let (table, said) = of_run("r", Some(kept), &args(typed), &around(&dir)).unwrap();
+            let (table, said) = of_run("r", Some(kept), typed, &around(&dir)).unwrap();
             assert_eq!(table.hash(), kept.hash);
             match told {
                 None => assert_eq!(said, None),
                 Some(told) => assert!(said.as_ref().is_some_and(|s| s.contains(told)), "{said:?}"),
             }
         };
-        let kept = to_keep(&args(Some(&first)), &around(&dir)).unwrap();
+        let kept = to_keep(Some(&first), &around(&dir)).unwrap();
         check(&kept, Some(&first), None);
         check(&kept, None, None);
         check(&kept, Some(&other), Some("other.json is not what r began with"));
-        let plain = to_keep(&args(None), &around(&dir)).unwrap();
+        let plain = to_keep(None, &around(&dir)).unwrap();
         check(&plain, None, None);
         check(&plain, Some(&other), Some("other.json is not what r began with"));
         fs::write(&first, prices("3e-6")).unwrap();
@@ -258,9 +205,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large.json");
         fs::write(&path, format!("{}{}", prices("1e-6"), " ".repeat(MAX_KEPT))).unwrap();
-        let error = to_keep(&args(Some(&path)), &around(&dir)).unwrap_err();
+        let error = to_keep(Some(&path), &around(&dir)).unwrap_err();
         assert!(error.to_string().contains("262144 are kept with a run"), "{error}");
-        assert!(typed(&args(Some(&path)), &around(&dir)).is_ok(), "`serve` keeps none");
+        assert!(of_file(Some(&path), &around(&dir)).is_ok(), "`serve` keeps none");
     }
 
     #[test]
@@ -273,22 +220,23 @@ mod tests {
             let found = table(kept.file.as_ref()).unwrap().lookup(model)?;
             Some(found.price.rates(ServiceTier::Standard, 0).input.0)
         };
-        let before = to_keep(&args(None), &around).unwrap();
+        let before = to_keep(None, &around).unwrap();
         assert_eq!((&before.file, input(&before, "m")), (&None, None));
         let newer = r#"{"m": {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6},
             "new": {"input_cost_per_token": 2e-6, "output_cost_per_token": 1e-6}}"#;
-        let path = keep_own(newer, "newer.json", &around).unwrap();
-        let plain = to_keep(&args(None), &around).unwrap();
+        let path = own_path(&around).unwrap();
+        keep_own(newer, "newer.json", &path).unwrap();
+        let plain = to_keep(None, &around).unwrap();
         assert_eq!(plain.file.as_ref().map(|file| Path::new(&file.path)), Some(path.as_path()));
         assert_eq!((input(&plain, "m"), input(&plain, "new")), (Some(1_000_000), Some(2_000_000)));
-        let named = to_keep(&args(Some(&file)), &around).unwrap();
+        let named = to_keep(Some(&file), &around).unwrap();
         assert_eq!((input(&named, "m"), input(&named, "new")), (Some(7_000_000), Some(2_000_000)));
         for (kept, told) in [(&before, true), (&plain, false), (&named, false)] {
-            let (_, said) = of_run("r", Some(kept), &args(None), &around).unwrap();
+            let (_, said) = of_run("r", Some(kept), None, &around).unwrap();
             assert_eq!(said.is_some(), told, "{said:?}");
         }
         let large = format!("{newer}{}", " ".repeat(MAX_KEPT));
-        assert!(keep_own(&large, "large.json", &around).is_err());
+        assert!(keep_own(&large, "large.json", &path).is_err());
         assert_eq!(fs::read_to_string(path).unwrap(), newer);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use outlast_core::words::Digest;
 
-use crate::{program::file, settings::surroundings::Surroundings};
+use crate::{disk, settings::surroundings::Surroundings};
 
 /// Trust of the user in a settings file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn of(around: &Surroundings, path: &Path, text: &str) -> Trust {
 /// Records trust in the settings file at `path` with the content `text`, in place of an earlier content. Durable.
 pub fn give(around: &Surroundings, path: &Path, text: &str) -> io::Result<()> {
     let record = record_of(around, path).ok_or_else(nowhere)?;
-    file::write(record.parent().unwrap_or(Path::new("/")), &record, content(path, text).as_bytes())
+    disk::write(record.parent().unwrap_or(Path::new("/")), &record, content(path, text).as_bytes())
 }
 
 /// Withdraws trust in the settings file at `path`. Returns whether there was any.

@@ -16,13 +16,11 @@ use outlast_server::{
 };
 use serde::Deserialize;
 
-use crate::{
-    cli::values,
-    settings::{
-        file::{self, Error},
-        keys,
-        surroundings::Surroundings,
-    },
+use crate::settings::{
+    file::{self, Error},
+    keys,
+    surroundings::Surroundings,
+    values,
 };
 
 /// Name of the table of upstreams in `outlast.toml`.

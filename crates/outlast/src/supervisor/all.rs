@@ -15,7 +15,7 @@ use outlast_core::{
     words::RunNo,
 };
 
-use super::resumable;
+use super::{resumable, strays};
 use crate::{
     cli::shared::ProxyArgs,
     program::{context::Context, error::CliError, exit_code, say::say, told},
@@ -77,7 +77,7 @@ pub fn stay(
                 pauses.insert(no, (Instant::now() + pause, pause));
             }
         }
-        crate::look_after(store.as_ref(), context);
+        strays::look_after(store.as_ref(), context);
         // What cannot be read now can be later: the runs that are driven go on meanwhile.
         runs = resumable(store.as_ref(), Status::Interrupted).unwrap_or_else(|e| {
             say(&format!("runs could not be looked for: {e}"));

@@ -23,12 +23,12 @@ use crate::{
     cli::RunArgs,
     program::{
         context::Context,
-        error::{CliError, CommandError, InputError, MachineError, RunError},
-        find,
+        error::{CliError, CommandError, InputError, RunError},
+        find, host,
         say::say,
     },
     render::short::{called, short},
-    settings::{budgets, env_file, keys, policies, prices, upstreams},
+    settings::{budgets, env_file, keys, prices, upstreams},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -220,7 +220,7 @@ fn create(
         chosen.limits[Unit::CostNanoUsd] = None;
     }
     let named = args.named_policy.as_deref();
-    let named = named.map(|name| policies::named(&context.around, store, name)).transpose()?;
+    let named = named.map(|name| find::policy(&context.around, store, name)).transpose()?;
     let mut policy = args.policy.policy();
     if let Some(named) = &named {
         chosen = chosen.under(&named.limits);
@@ -251,7 +251,7 @@ fn create(
     let command = Command {
         argv: args.command.clone(),
         directory: context.around.directory().to_string_lossy().into_owned(),
-        umask: current_umask()?,
+        umask: host::current_umask()?,
         env,
         variables: env_file::names(&context.around),
         env_file: args
@@ -408,13 +408,4 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
         ));
     }
     Ok((!bytes.is_empty()).then(|| Payload::encode(&bytes)))
-}
-
-/// Returns this process's umask. Reads it from `/proc`: umask(2) can only be asked by setting it, while the store's
-/// threads may be creating files.
-pub fn current_umask() -> Result<u32, CliError> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    let umask = octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
-    Ok(umask.ok_or(MachineError::Proc { what: "the umask", why: None })?)
 }

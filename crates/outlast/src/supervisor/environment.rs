@@ -6,69 +6,18 @@ use std::{
     net::SocketAddr,
 };
 
-use outlast_core::{
-    run::{
-        Command,
-        token::{self, Claims, TokenKey},
-    },
-    store::RunView,
-    words::{AttemptNo, Digest},
+use outlast_core::run::{
+    Command,
+    token::{self, Claims, TokenKey},
 };
 use outlast_server::{dialect::Upstream as Provider, door::Providers};
 
 use super::intercept::Given;
 use crate::{
     agent::daemons,
-    program::told,
+    program::{mark::Mark, told},
     settings::{keys, no_proxy, upstreams::Upstream},
 };
-use outlast_process::tree::Marker;
-
-/// Environment variable that marks the processes of a run.
-pub const MARK: &str = told::MARK;
-
-/// Beginning of the names of all attempts' control groups.
-pub const GROUPS: &str = "outlast-run-";
-
-/// Mark of a run, in the environment of every process of its agents. Unique to this run in this store.
-pub struct Mark {
-    run: String,
-    mark: String,
-}
-
-impl Mark {
-    /// Derives the mark of a run from its number and the store's secret. The secret is needed because run ids that
-    /// callers choose repeat between stores.
-    pub fn new(view: &RunView, keys: &[TokenKey]) -> Mark {
-        let mut bytes = keys.last().map_or_else(Vec::new, |k| k.secret.to_vec());
-        bytes.extend(view.run.no.0.to_le_bytes());
-        Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
-    }
-
-    /// Returns the common prefix of the names of the control groups of this run's attempts.
-    pub fn group(&self) -> String {
-        format!("{GROUPS}{}-", self.mark)
-    }
-
-    pub fn marker(&self) -> Marker {
-        Marker::new([(told::RUN_ID, self.run.as_str()), (MARK, self.mark.as_str())])
-    }
-
-    /// Returns the environment variables that mark the processes of one attempt alone.
-    pub fn marker_of(&self, attempt: AttemptNo) -> Marker {
-        let attempt = attempt.to_string();
-        Marker::new([
-            (told::RUN_ID, self.run.as_str()),
-            (MARK, self.mark.as_str()),
-            (told::ATTEMPT, attempt.as_str()),
-        ])
-    }
-
-    /// Returns the value of `OUTLAST_MARK`.
-    pub fn as_str(&self) -> &str {
-        &self.mark
-    }
-}
 
 /// Facts from which the environment of one attempt is made.
 pub struct Attempt<'a> {
@@ -126,7 +75,7 @@ impl Attempt<'_> {
             set(name, value.into());
         }
         set(told::RUN_ID, self.mark.run.clone());
-        set(MARK, self.mark.mark.clone());
+        set(told::MARK, self.mark.mark.clone());
         set(told::ATTEMPT, self.claims.attempt.to_string());
         set(told::URL, url.clone());
         set(told::TOKEN, token.clone());
@@ -179,7 +128,7 @@ impl Attempt<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use outlast_core::words::{Fence, RunNo, Slot};
+    use outlast_core::words::{AttemptNo, Fence, RunNo, Slot};
     use outlast_server::door::{Key, Named, Provider};
 
     use super::*;

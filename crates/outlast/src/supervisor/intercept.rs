@@ -17,18 +17,15 @@ use outlast_server::{
 };
 
 use crate::{
+    disk,
     program::{
         context::Context,
         error::{CliError, RunError},
-        file,
         run_directory::RunDirectory,
         told,
     },
     settings::surroundings::Surroundings,
 };
-
-/// Environment variable by which processes know that their run's connections are intercepted.
-pub const INTERCEPTED: &str = told::INTERCEPTED;
 
 /// Variables that name a file of authorities *in place of* a program's own. Programs of OpenSSL, Go and Rust; Python's
 /// requests; curl; Codex.
@@ -70,7 +67,7 @@ pub struct Given {
 /// A run inside another run is served by the outer run's proxy, so that either both runs are intercepted or neither is.
 /// Errors: `not_intercepted`.
 pub fn check(asked: bool, confined: bool, inside: bool, around: &Surroundings) -> Result<bool, CliError> {
-    let is_around = around.is_set(INTERCEPTED);
+    let is_around = around.is_set(told::INTERCEPTED);
     let refused = |why: &str| Err(not_intercepted(why));
     match (asked, inside) {
         (true, true) if !is_around => {
@@ -176,7 +173,7 @@ impl Own {
             let path = self.directory.join(file);
             if !files.values().any(|known| *known == path) {
                 let whole = format!("{}\n{ours}", theirs.trim_end());
-                file::write(&self.directory, &path, whole.trim_start().as_bytes())?;
+                disk::write(&self.directory, &path, whole.trim_start().as_bytes())?;
             }
             files.insert(name, path);
         }
@@ -204,7 +201,7 @@ impl Given {
         }
         // Node.js obeys the variables of a proxy since 22.21 and 24.5, when it is told to.
         env.insert("NODE_USE_ENV_PROXY".into(), "1".into());
-        env.insert(INTERCEPTED.into(), "1".into());
+        env.insert(told::INTERCEPTED.into(), "1".into());
         for (name, path) in &self.files {
             env.insert(name.into(), path.into());
         }
@@ -250,13 +247,16 @@ mod tests {
             assert_eq!(of(name).as_deref(), Some("http://run:ol_x@127.0.0.1:9"));
         }
         assert_eq!(of("SSL_CERT_FILE").as_deref(), Some("/r/all.pem"));
-        assert_eq!((of("NODE_USE_ENV_PROXY").as_deref(), of(INTERCEPTED).as_deref()), (Some("1"), Some("1")));
+        assert_eq!(
+            (of("NODE_USE_ENV_PROXY").as_deref(), of(told::INTERCEPTED).as_deref()),
+            (Some("1"), Some("1"))
+        );
     }
 
     #[test]
     fn a_child_is_intercepted_as_its_parent_is() {
         let around = |set: bool| {
-            let variables: &[(&str, &str)] = if set { &[(INTERCEPTED, "1")] } else { &[] };
+            let variables: &[(&str, &str)] = if set { &[(told::INTERCEPTED, "1")] } else { &[] };
             Surroundings::new(variables, Path::new("/"))
         };
         let of = |asked, confined, inside, set| check(asked, confined, inside, &around(set)).ok();

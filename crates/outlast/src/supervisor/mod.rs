@@ -10,14 +10,11 @@ pub(crate) mod environment;
 mod front;
 pub(crate) mod intercept;
 mod output;
-pub mod patient;
 mod probes;
 mod progress;
 mod provider;
 mod story;
 pub mod strays;
-
-pub use choose::current_umask;
 
 use std::{
     ffi::OsString,
@@ -59,11 +56,12 @@ use crate::{
         find::{self, Verb},
         log,
         say::say,
+        server,
         untaken::Untaken,
     },
+    proxy_setup,
     render::{amount::some, short::called},
-    serve::proxy_setup,
-    settings::{budgets, env_file, keys::Keys, masks, prices},
+    settings::{budgets, env_file, keys::Keys, masks, prices, surroundings::Surroundings},
 };
 use outlast_process::reap;
 
@@ -135,20 +133,20 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     }
     tell_strayed(&context.typed, &args.command);
     // A typing mistake must not create a run, so everything is checked before the run exists.
-    let prices = prices::to_keep(&args.proxy, &context.around)?;
+    let prices = prices::to_keep(args.proxy.prices.as_deref(), &context.around)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     // What is wrong here is refused before a run is made.
     if !context.around.directory().is_dir() {
         return Err(RunError::HereIsGone.into());
     }
-    proxy_setup::network(&context.around)?;
-    crate::settings::mcp::load(&context.around)?;
-    crate::settings::notify::load(&context.around)?;
+    server::network(&context.around)?;
+    crate::mcp::configured::load(&context.around)?;
+    crate::notify::endpoint::load(&context.around)?;
     let choice = Choice::read(&args.agent);
     agent::find(&choice, &args.command, &context.around)?;
     if through.is_none() {
-        budgets::sync(store.as_ref(), &context.around)?;
+        budgets::sync(store.as_ref(), budgets::load(&context.around)?)?;
     }
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     // Inside another run the environment holds that run's address and token, which are not worth keeping.
@@ -220,7 +218,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         Err(code) => return Ok(code),
     };
     let store = context.open(false, args.proxy.durability)?;
-    budgets::sync(store.as_ref(), &context.around)?;
+    budgets::sync(store.as_ref(), budgets::load(&context.around)?)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let by = actor(&context.around);
@@ -231,7 +229,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
         }
-        if crate::loops::is_loop(&view) {
+        if view.spec.is_shell_loop() {
             return Err(RunError::LoopScript { run: id.to_string() }.into());
         }
         let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
@@ -293,6 +291,49 @@ fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView,
     find::view(store, view.run.no)
 }
 
+/// Lets a run go on that was halted for an unknown price, and prints a message: under the rule `unpriced`, or at the prices
+/// of `--prices`, or at the person's newer ones where these know its model. Any other run stays unchanged. Returns the
+/// run as it is after that.
+fn mended(
+    store: &dyn Store,
+    view: RunView,
+    args: &ProxyArgs,
+    unpriced: Option<Unpriced>,
+    around: &Surroundings,
+) -> Result<RunView, CliError> {
+    let halt = view.run.halt.as_ref().filter(|halt| halt.code == "price_unknown");
+    let Some(halt) = halt.filter(|_| view.run.status == Status::Halted) else { return Ok(view) };
+    let (run, id) = (view.run.no, &view.run.id);
+    let spec = match unpriced {
+        Some(Unpriced::Deny) => return Ok(view),
+        Some(rule @ (Unpriced::Free | Unpriced::Dearest)) => {
+            let what = match rule {
+                Unpriced::Dearest => "are charged at twice the dearest known of their family",
+                _ => "count as free",
+            };
+            say(&format!("{id} goes on: models without a known price {what} from now on"));
+            view.spec.clone()
+        }
+        None => {
+            let begun = view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref());
+            let file = args.prices.clone().or_else(|| begun.map(|file| PathBuf::from(&file.path)));
+            let prices = prices::to_keep(file.as_deref(), around)?;
+            let knows = |model: &str| prices::of_kept(&prices).is_ok_and(|t| t.lookup(model).is_some());
+            let is_same = view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash);
+            if is_same || args.prices.is_none() && !halt.model.as_deref().is_some_and(knows) {
+                return Ok(view);
+            }
+            let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
+            let before =
+                begun.map_or("the built-in ones".to_owned(), |file| format!("those of {}", file.path));
+            say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
+            Spec { prices: Some(prices), ..view.spec.clone() }
+        }
+    };
+    store.ask(Amend { run, spec, unpriced }, Durability::Synced).wait()?;
+    Ok(store.run(run)?.unwrap_or(view))
+}
+
 /// Leaves the store, also after an error: open calls become unknown at once, and no process has to wait for
 /// the lease to expire.
 fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
@@ -328,7 +369,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
-    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.unpriced, &context.around)?;
+    let view = mended(node.store().as_ref(), view, &served.proxy, served.unpriced, &context.around)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));
@@ -342,8 +383,12 @@ fn go_on(
     }
     all_keys_are_there(&view, keys)?;
     still_logged_in(&view, keys, &context)?;
-    let (prices, said) =
-        prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy, &context.around)?;
+    let (prices, said) = prices::of_run(
+        id.as_str(),
+        view.spec.prices.as_ref(),
+        served.proxy.prices.as_deref(),
+        &context.around,
+    )?;
     if let Some(said) = said {
         say(&said);
     }

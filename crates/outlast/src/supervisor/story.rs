@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    commands::resume_tax::{self, Tax},
+    program::resume_tax::{self, Tax},
     program::{
         error::CliError,
         say::{line, say},

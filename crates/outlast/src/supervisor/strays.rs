@@ -24,13 +24,12 @@ use outlast_process::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    drive::attempt::{Hold, ladder},
-    environment::Mark,
-};
+use super::drive::attempt::{Hold, ladder};
 use crate::{
     agent::truth::{self, Left},
-    program::{error::CliError, file, say::say},
+    disk,
+    program::{context::Context, error::CliError, find, mark::Mark, say::say},
+    proxy_setup,
     render::amount::some,
 };
 
@@ -68,7 +67,7 @@ pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
         return Ok(0);
     }
     // A loop's shell ends its own strays when it begins again.
-    let Some(command) = view.spec.command.as_ref().filter(|_| !crate::loops::is_loop(view)) else {
+    let Some(command) = view.spec.command.as_ref().filter(|_| !view.spec.is_shell_loop()) else {
         return Ok(0);
     };
     let now = proc_table::now();
@@ -164,7 +163,7 @@ fn end_all(told: &str) -> io::Result<i64> {
     if found > 0 {
         if let Some(file) = left {
             // For the next attempt's note. Without it those tools' outcomes are unknown, which is true too.
-            let _ = file::write_new(&file, &serde_json::to_vec(&truth::look(&tree)?)?);
+            let _ = disk::write_new(&file, &serde_json::to_vec(&truth::look(&tree)?)?);
         }
         end_tree(&tree, None, Ask::Force, Graces::default(), &Bell::new()?)?;
     }
@@ -177,4 +176,19 @@ pub fn take_left(file: &Path) -> Vec<Left> {
     let left = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let _ = fs::remove_file(file);
     left.unwrap_or_default()
+}
+
+/// Declares the dead supervisors of this machine dead, and ends the processes that they left. Without this, a
+/// person who looks after a kill -9 would read that the run is running. A sweep that fails is repeated by
+/// whoever resumes the run.
+pub fn look_after(store: &dyn Store, context: &Context) {
+    if store.is_remote() {
+        return;
+    }
+    for id in proxy_setup::bury(store, &*context.clock) {
+        let swept = find::run(store, id.as_str()).and_then(|view| sweep(store, &view));
+        if let Err(e) = swept {
+            say(&format!("{id}: what a killed supervisor left could not be ended: {e}"));
+        }
+    }
 }

@@ -32,7 +32,7 @@ const BY: &str = "cli:ann@laptop";
 /// Context of a command that is typed in /srv/agents, on a store beside which nothing is kept.
 pub fn context() -> Context {
     let around = Surroundings::new(&[("HOME", "/nonexistent"), ("USER", "ann")], Path::new("/srv/agents"));
-    Context::new(&Cli::try_parse_from(["outlast", "ls"]).unwrap().globals, around).unwrap()
+    Cli::try_parse_from(["outlast", "ls"]).unwrap().globals.context(around).unwrap()
 }
 
 /// Does `line` on the story's store, for people or with `--json`.

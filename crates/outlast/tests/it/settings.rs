@@ -5,10 +5,9 @@ use std::{collections::BTreeSet, ffi::OsString, path::Path};
 use clap::ArgAction;
 use outlast::{
     cli::values::Limit,
-    commands::{Command, command},
+    commands::{Command, command, config},
     program::told,
     settings::{
-        config,
         flags::{SetBy, set_by},
         surroundings::Surroundings,
         trust,
@@ -51,7 +50,7 @@ fn read_with(
     if is_trusted {
         trust::give(&around, &dir.path().join("outlast.toml"), here).unwrap();
     }
-    outlast::program::line::parse(&args, &around).map(|c| c.command).map_err(|e| {
+    outlast::commands::line::parse(&args, &around).map(|c| c.command).map_err(|e| {
         let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
         (anonymous(e.to_string()), e.hint())
     })

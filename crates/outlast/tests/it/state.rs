@@ -18,7 +18,7 @@ fn act(store: &dyn Store, words: &[&str], page: &mut Page) -> Result<(), outlast
     let line: Vec<_> = ["outlast", "state"].iter().chain(words).map(Into::into).collect();
     let around =
         outlast::settings::surroundings::Surroundings::new(&[], std::path::Path::new("/nonexistent"));
-    match outlast::program::line::parse(&line, &around).unwrap().command {
+    match outlast::commands::line::parse(&line, &around).unwrap().command {
         Command::State(args) => {
             let wait = &mut |_| panic!("waits");
             state::state(&args, Desk { store, by: "", context: &crate::commands::context(), page, wait })

@@ -55,6 +55,27 @@ const READS_A_STORE: [&str; 4] = ["reads/", "store/", "memory", "call/"];
 /// Columns that hold the number of an enum's value. `tables.rs` says which number that is.
 const CODED: [&str; 5] = ["kind", "state", "life", "status", "role"];
 
+/// Rooms of the product, the lowest first: each imports from rooms above it in this list alone.
+const ROOMS: [&str; 17] = [
+    "disk",
+    "render",
+    "settings",
+    "program",
+    "cli",
+    "proxy_setup",
+    "logs",
+    "files",
+    "loops",
+    "agent",
+    "mcp",
+    "digest",
+    "notify",
+    "serve",
+    "supervisor",
+    "guard",
+    "commands",
+];
+
 /// A file tells one noun or one verb; beyond this a second one has moved in.
 const LONGEST: usize = 700;
 
@@ -93,6 +114,51 @@ fn arrows_point_down() {
         let dependencies = table["dependencies"].as_table().unwrap();
         for name in dependencies.keys().filter(|n| n.starts_with("outlast")) {
             assert!(allowed.contains(&name.as_str()), "{krate} must not depend on {name}");
+        }
+    }
+}
+
+/// Returns the rooms of a crate that a source names: `crate::room`, alone or among others in braces.
+fn rooms_named(code: &str) -> BTreeSet<String> {
+    let mut named = BTreeSet::new();
+    for (at, path) in code.match_indices("crate::") {
+        let rest = &code[at + path.len()..];
+        let mut depth = 0;
+        for (i, c) in rest.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ if c.is_alphabetic() && depth <= 1 => {
+                    let before = rest[..i].trim_end();
+                    if before.is_empty() || before.ends_with(['{', ',']) {
+                        let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
+                        named.insert(rest[i..].chars().take_while(is_word).collect());
+                    }
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    named
+}
+
+#[test]
+fn rooms_of_the_product_import_from_those_below_them() {
+    assert_eq!(rooms_named("use crate::{a::{b, c}, d};"), ["a", "d"].map(str::to_owned).into());
+    let home = root().join("crates/outlast/src");
+    for (path, text) in sources("crates/outlast") {
+        let name = path.strip_prefix(&home).unwrap().to_string_lossy().into_owned();
+        let room = name.split(['/', '.']).next().unwrap();
+        if ["lib", "main"].contains(&room) || name.ends_with("tests.rs") {
+            continue;
+        }
+        let height = |room: &str| ROOMS.iter().position(|one| *one == room);
+        let own = height(room).unwrap_or_else(|| panic!("{room} has no place among the rooms"));
+        for named in rooms_named(&code(&text)) {
+            assert!(height(&named).is_none_or(|other| other <= own), "{name} imports from {named}, above it");
         }
     }
 }

@@ -61,7 +61,7 @@ pub use crate::proxy::{
 };
 pub use crate::{
     page::Shows,
-    proxy::upstream::{BadBase, Key, Provider},
+    proxy::upstream::{Key, Provider},
     wire::{
         access::{Access, NotLetIn},
         credentials::bare,

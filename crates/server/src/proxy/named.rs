@@ -9,11 +9,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use outlast_core::{
     call::Rate,
     price::{Found, PriceTable},
+    words::BadText,
 };
 
 use super::{
     by_model::Pattern,
-    upstream::{BadBase, Key, Provider},
+    upstream::{Key, Provider},
 };
 use crate::dialect::{CostField, Upstream, deployment};
 
@@ -102,7 +103,7 @@ impl Named {
     }
 
     /// Builds the provider of a named upstream. Keeps a `/v1` at the end of `base`, unlike [`Provider::new`].
-    pub fn provider(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
+    pub fn provider(base: &str, key: Option<Key>) -> Result<Provider, BadText> {
         let provider = Provider::new(base, key)?;
         Ok(Provider { base: base.trim_end_matches('/').into(), ..provider })
     }

@@ -18,7 +18,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use outlast_core::words::{Cause, Digest};
+use outlast_core::words::{BadText, Cause, Digest};
 
 use super::dial::{Dial, Used};
 use crate::wire::network::Network;
@@ -76,18 +76,11 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Error of a base URL that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a base URL: {text:?} (wanted for example https://api.openai.com/v1)")]
-pub struct BadBase {
-    pub text: String,
-}
-
 impl Provider {
     /// Builds a provider from `base` in the form in which the SDKs take it. OpenAI's ends in `/v1`,
     /// Anthropic's does not; a trailing `/v1` is removed.
-    pub fn new(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
-        let bad = || BadBase { text: base.into() };
+    pub fn new(base: &str, key: Option<Key>) -> Result<Provider, BadText> {
+        let bad = || BadText::new("a base URL", base, "for example https://api.openai.com/v1");
         let uri: Uri = base.parse().map_err(|_| bad())?;
         if !matches!(uri.scheme_str(), Some("http" | "https"))
             || uri.host().is_none()

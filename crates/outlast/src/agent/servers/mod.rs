@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::session;
-use crate::settings::{mcp::is_name, surroundings::Surroundings};
+use crate::settings::surroundings::Surroundings;
 
 /// Reasons for which a server is not recorded, as people read them.
 pub const AT_A_URL: &str = "at a URL";
@@ -36,6 +36,15 @@ pub const ODD_NAME: &str = "its name is not of A-Z a-z 0-9 _ -";
 pub const ODD: &str = "not a command";
 pub const CONFINED: &str = "the agent is confined";
 pub const UNREADABLE: &str = "its settings cannot be read";
+
+/// Longest name of a server, in characters.
+pub const MAX_NAME: usize = 64;
+
+/// Returns whether a text may be the name of a server.
+pub fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(fits)
+}
 
 /// Place in which an agent is started.
 #[derive(Clone, Copy, Debug)]

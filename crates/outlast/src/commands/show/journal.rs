@@ -5,11 +5,14 @@ use std::collections::VecDeque;
 use outlast_core::run::Run;
 
 use super::{
-    super::{evidence::Evidence, prelude::*, resolve, resume_tax::Restarts},
+    super::{evidence::Evidence, prelude::*, resolve},
     ENTRIES,
     money::{BusyWaiting, Calls},
 };
-use crate::{program::untaken::Untaken, render::did::Did};
+use crate::{
+    program::{resume_tax::Restarts, untaken::Untaken},
+    render::did::Did,
+};
 
 /// Sums over a run's entries, and the few entries that are shown.
 pub struct Journal {

@@ -20,25 +20,22 @@ use outlast_process::identity;
 use outlast_view::exit_words;
 
 use self::journal::Journal;
-use super::{
-    evidence::Evidence,
-    plan::Shown,
-    prelude::*,
-    resume_tax::{self, Tax},
-};
+use super::{evidence::Evidence, plan::Shown, prelude::*};
 use crate::{
     agent::{
         self,
         servers::{self, ServerNames},
-        session,
+        session, tool_line,
     },
     files::{
         history::{History, last_call},
         of_run,
     },
-    loops::task_context::quote,
-    program::run_directory::RunDirectory,
-    render::tool,
+    program::{
+        resume_tax::{self, Tax},
+        run_directory::RunDirectory,
+    },
+    render::quote,
 };
 
 /// Tell a run's story on one screen: what happened, what it cost, what is next
@@ -102,7 +99,7 @@ struct Story {
     /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
-    tools: Vec<tool::ToolLine>,
+    tools: Vec<tool_line::ToolLine>,
     /// What the run changed in its files; `None` if none are kept, or nothing was changed.
     files: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
@@ -155,7 +152,7 @@ impl Story {
         let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
         let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
         let journal = Journal::read(store, &view.run, &mut attempts, &mut evidence)?;
-        let tools = journal.tools.iter().map(|e| tool::read(store, no, e));
+        let tools = journal.tools.iter().map(|e| tool_line::read(store, no, e));
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
             files: changed_files(store, &view)?,
@@ -236,7 +233,7 @@ impl Story {
             return "its machine was rebooted";
         }
         match self.view.spec.command {
-            _ if crate::loops::is_loop(&self.view) => "its shell was killed",
+            _ if self.view.spec.is_shell_loop() => "its shell was killed",
             None => "its process was killed",
             Some(_) => "lost with its supervisor",
         }

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use outlast_core::{envelope::Amounts, run::attempt};
 
 use super::{
-    super::{plan::Shown, prelude::*, resume_tax},
+    super::{plan::Shown, prelude::*},
     Story,
 };
 use crate::{
     agent::{Adapter as _, claude::Claude, line::Line},
+    program::resume_tax,
     render::amount::bill,
 };
 

@@ -9,10 +9,13 @@ use outlast_view::{
 };
 
 use super::{
-    super::{evidence::Evidence, plan::Shown, prelude::*, resume_tax::Tax},
+    super::{evidence::Evidence, plan::Shown, prelude::*},
     Story,
 };
-use crate::{agent::servers::ServerNames, render::tool::ToolLine};
+use crate::{
+    agent::{servers::ServerNames, tool_line::ToolLine},
+    program::resume_tax::Tax,
+};
 
 shape! {
     /// Run's story, as `outlast show --json` prints it.

@@ -1,5 +1,7 @@
 //! Keys of the task context, and the one variable that each may set.
 
+use outlast_core::words::BadText;
+
 /// Named keys and the environment variable of each.
 pub const NAMED: [(&str, &str); 5] = [
     ("task_id", "TASK_ID"),
@@ -16,15 +18,6 @@ pub const STAGE: &str = "progress_stage";
 
 const LONGEST: usize = 64;
 
-/// Error of a text that is not a key, or not `KEY=VALUE`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadPair {
-    #[error("not KEY=VALUE: {text:?} (wanted for example progress_stage=tests)")]
-    NoPair { text: String },
-    #[error("not a key: {text:?} (wanted a to z, 0 to 9 and _, a letter first, at most {LONGEST} of them)")]
-    BadKey { text: String },
-}
-
 /// Returns whether `text` is a key: `[a-z][a-z0-9_]*`, at most 64 bytes.
 pub fn is_key(text: &str) -> bool {
     text.len() <= LONGEST
@@ -32,16 +25,16 @@ pub fn is_key(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Parses a key. Errors: `BadKey`.
-pub fn key(text: &str) -> Result<String, BadPair> {
-    let start = || text.chars().take(LONGEST).collect();
-    if is_key(text) { Ok(text.to_owned()) } else { Err(BadPair::BadKey { text: start() }) }
+/// Parses a key.
+pub fn key(text: &str) -> Result<String, BadText> {
+    let wanted = "a to z, 0 to 9 and _, a letter first, at most 64 of them";
+    if is_key(text) { Ok(text.to_owned()) } else { Err(BadText::new("a key", text, wanted)) }
 }
 
 /// Parses `KEY=VALUE`. The value is any text, also an empty one.
-pub fn pair(text: &str) -> Result<(String, String), BadPair> {
-    let (name, value) =
-        text.split_once('=').ok_or_else(|| BadPair::NoPair { text: text.chars().take(LONGEST).collect() })?;
+pub fn pair(text: &str) -> Result<(String, String), BadText> {
+    let bad = || BadText::new("KEY=VALUE", text, "for example progress_stage=tests");
+    let (name, value) = text.split_once('=').ok_or_else(bad)?;
     Ok((key(name)?, value.to_owned()))
 }
 

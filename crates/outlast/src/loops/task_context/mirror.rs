@@ -22,7 +22,8 @@ use serde_json::Value;
 
 use super::{TaskContext, key, reference::Reference};
 use crate::{
-    program::{error::CliError, file, run_directory::RunDirectory, say::say},
+    disk,
+    program::{error::CliError, run_directory::RunDirectory, say::say},
     render::time::rfc3339,
     settings::{store_address::StoreAddress, surroundings::Surroundings},
 };
@@ -106,8 +107,8 @@ impl Mirror {
         let io = |source| Error::Io { path: path.clone(), source };
         self.directory.make().map_err(io)?;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        let opened = file::open_directory(self.directory.path());
-        let file = opened.and_then(|below| file::open_below(&below, "state.lock", flags)).map_err(io)?;
+        let opened = disk::open_directory(self.directory.path());
+        let file = opened.and_then(|below| disk::open_below(&below, "state.lock", flags)).map_err(io)?;
         let began = Instant::now();
         loop {
             match file.try_lock() {
@@ -175,7 +176,7 @@ fn replace(path: &Path, text: &str, run: &str) -> io::Result<()> {
         _ => Path::new("."),
     };
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    file::replace(path, &directory.join(format!(".{name}.{run}.tmp")), text.as_bytes())
+    disk::replace(path, &directory.join(format!(".{name}.{run}.tmp")), text.as_bytes())
 }
 
 #[cfg(test)]

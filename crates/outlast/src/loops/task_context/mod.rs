@@ -6,9 +6,9 @@
 pub mod bearer;
 pub mod key;
 pub mod mirror;
-pub mod quote;
 pub mod reference;
 pub mod task;
+pub mod write;
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -2,14 +2,15 @@
 
 use std::{io, path::PathBuf};
 
-use crate::program::exit_code::{REFUSED, USAGE};
+use crate::{
+    program::exit_code::{REFUSED, USAGE},
+    settings::{env_file, prices},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    #[error("the price file {path}: {why}")]
-    Prices { path: String, why: String },
-    #[error("the price file {path}: it has {had} bytes, and up to {most} are kept with a run")]
-    PricesTooLarge { path: String, had: usize, most: usize },
+    #[error(transparent)]
+    Prices(#[from] prices::Error),
     #[error("the API token file {}: {why}", .path.display())]
     ApiToken { path: PathBuf, why: String },
     #[error("no policy {name:?}")]
@@ -18,8 +19,8 @@ pub enum InputError {
     UnknownUpstream { name: String },
     #[error("--stdin {path}: {why}")]
     Iteration { path: String, why: String },
-    #[error("--env-file {}: {why}; nothing was started", .path.display())]
-    EnvFile { path: PathBuf, why: String },
+    #[error(transparent)]
+    EnvFile(#[from] env_file::Error),
     #[error("cannot read standard input: {0}")]
     Stdin(io::Error),
     #[error("cannot work on {}: {why}", .path.display())]
@@ -40,13 +41,13 @@ impl InputError {
     /// Returns the stable code, by which programs tell errors apart, and the exit code.
     pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            InputError::Prices { .. } | InputError::PricesTooLarge { .. } => ("bad_prices", USAGE),
+            InputError::Prices(_) => ("bad_prices", USAGE),
             InputError::ApiToken { .. } => ("bad_api_token_file", USAGE),
             InputError::UnknownPolicy { .. } => ("unknown_policy", USAGE),
             InputError::UnknownUpstream { .. } => ("unknown_upstream", USAGE),
             InputError::Iteration { .. } => ("stdin", USAGE),
             InputError::Stdin(_) => ("stdin", REFUSED),
-            InputError::EnvFile { .. } => ("bad_env_file", USAGE),
+            InputError::EnvFile(_) => ("bad_env_file", USAGE),
             InputError::Results { .. } => ("results_unreadable", REFUSED),
             InputError::Reference { .. } => ("unreadable_reference", REFUSED),
             InputError::NoSettings { .. } => ("no_settings", REFUSED),
@@ -58,8 +59,7 @@ impl InputError {
     /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            InputError::Prices { .. } => "its fields are those of docs/guides/prices.md",
-            InputError::PricesTooLarge { .. } => "leave in it the models that the agent uses",
+            InputError::Prices(e) => e.hint(),
             InputError::ApiToken { .. } => "for example: (umask 077; openssl rand -hex 32 > FILE)",
             InputError::UnknownPolicy { known, .. } if known.is_empty() => {
                 "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md"
@@ -73,9 +73,7 @@ impl InputError {
             InputError::Iteration { .. } => {
                 "each iteration reads it anew; what it is to begin with has to be a readable file"
             }
-            InputError::EnvFile { .. } => {
-                "wanted a file of NAME=VALUE lines, which each start of the run reads"
-            }
+            InputError::EnvFile(_) => "wanted a file of NAME=VALUE lines, which each start of the run reads",
             InputError::Stdin(_) => return None,
             InputError::Results { .. } => "give a JSONL file of results; nothing was changed",
             InputError::Reference { .. } => {

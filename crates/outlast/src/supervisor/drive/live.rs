@@ -41,9 +41,9 @@ use crate::{
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
     program::{
-        context::CONFINED,
         error::{CliError, RunError},
         say::say,
+        told,
     },
     settings::upstreams,
     supervisor::{
@@ -84,7 +84,7 @@ impl Driver {
         }
         .variables(self.context.around.variables());
         if self.confined.is_any() {
-            env.insert(CONFINED.into(), "1".into());
+            env.insert(told::CONFINED.into(), "1".into());
         }
         Ok(env)
     }

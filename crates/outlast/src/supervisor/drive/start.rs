@@ -48,27 +48,27 @@ use crate::{
         keeper::{Keeper, Target},
         of_run,
     },
-    mcp::host::Serving,
-    notify::Delivering,
+    mcp::{configured as mcp, host::Serving},
+    notify::{
+        Delivering,
+        endpoint::{self as notify, Endpoint},
+    },
     program::{
         context::Context,
         error::{CliError, FilesError, MachineError, RunError},
+        mark::{self, Mark},
+        patient::Patient,
         run_directory::RunDirectory,
         say::say,
+        server,
     },
-    serve::proxy_setup,
-    settings::{
-        mcp,
-        notify::{self, Endpoint},
-    },
+    proxy_setup,
     supervisor::{
         Served,
         beat::Beat,
         confine::{self, Confined, Net},
-        environment::{self, Mark},
         front::Behind,
         intercept::Interception,
-        patient::Patient,
         probes, provider,
     },
 };
@@ -97,7 +97,7 @@ impl Driver {
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
         // Its own variables first: a person may have kept some with `--env`.
-        let network = proxy_setup::network(&context.around.clone().with(command.env.clone()))?;
+        let network = server::network(&context.around.clone().with(command.env.clone()))?;
         let mut config = proxy_setup::config(
             &flags,
             access,
@@ -186,7 +186,7 @@ impl Driver {
             directory,
             proxy,
             show,
-            ground: ParentGroup::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
+            ground: ParentGroup::find().inspect(|ground| ground.tidy(mark::GROUPS)).ok(),
             oom: false,
             unread: 0,
             refused: None,

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use crate::{
-    agent::{
-        eyes::{self, Patterns},
-        row::{self, Row},
-    },
-    settings::{
-        file::{self, Error},
-        surroundings::Surroundings,
-    },
+use super::{
+    eyes::{self, Patterns},
+    row::{self, Row},
+};
+use crate::settings::{
+    file::{self, BadDeclaration, Error},
+    surroundings::Surroundings,
 };
 
 /// Name of the table of declared agents.
@@ -49,23 +47,6 @@ pub struct Declared {
     pub resume_args: Vec<String>,
     /// Patterns of the session id and of a usage limit: `session_id_regex` and `limit_regex`.
     pub patterns: Patterns,
-}
-
-/// Error of a table `[agents.NAME]` that is not accepted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadDeclaration {
-    #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]
-    UnknownKey,
-    #[error("wanted {0}")]
-    Wanted(&'static str),
-    #[error("`{0}` is an adapter of its own already")]
-    BuiltIn(String),
-    #[error("resume_args without {{session}} would not go on with the session that new_args begin")]
-    NoSession,
-    #[error("cannot be read as a regular expression: {0}")]
-    Regex(String),
-    #[error("new_args with {{session}} choose the session: there is none to be read off what it prints")]
-    TwoSessions,
 }
 
 impl Declared {

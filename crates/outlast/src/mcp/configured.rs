@@ -7,8 +7,9 @@ use std::{collections::BTreeMap, ffi::OsString};
 use outlast_server::mcp::target::Target;
 use serde::Deserialize;
 
+use super::{host::Way, secrets::Secrets, tools::Tools};
 use crate::{
-    mcp::{host::Way, secrets::Secrets, tools::Tools},
+    agent::servers::{MAX_NAME, is_name},
     settings::{
         file::{self, Error},
         surroundings::Surroundings,
@@ -17,9 +18,6 @@ use crate::{
 
 /// Name of the table of MCP servers, which is also the command whose settings stand beside the servers.
 pub const TABLE: &str = "mcp";
-
-/// Longest name of a server, in characters.
-pub const MAX_NAME: usize = 64;
 
 /// Environment variables that every server gets. Any other has to be named in the settings, because this process's
 /// environment holds providers' keys.
@@ -68,12 +66,6 @@ pub fn load(around: &Surroundings) -> Result<BTreeMap<String, Server>, Error> {
         servers.insert(name, read);
     }
     Ok(servers)
-}
-
-/// Returns whether a text may be the name of a server.
-pub fn is_name(text: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(fits)
 }
 
 fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Server, String> {

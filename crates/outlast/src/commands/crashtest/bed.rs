@@ -20,6 +20,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
+use super::super::resolve;
 use super::{
     copy,
     death::Below,
@@ -31,9 +32,9 @@ use crate::{
         crashtest::{Death, Kind},
         values::Limit,
     },
-    commands::resolve,
     program::{context::Context, error::CliError, exit_code, find, told},
     settings::{keys, store_address::StoreAddress},
+    supervisor::strays,
 };
 
 /// Id of the run in each store.
@@ -150,7 +151,7 @@ impl Bed {
     pub fn is_in_doubt(&self) -> Result<bool, CliError> {
         let context = self.private();
         let store = context.open(false, Default::default())?;
-        crate::look_after(store.as_ref(), &context);
+        strays::look_after(store.as_ref(), &context);
         let view = find::run(store.as_ref(), RUN)?;
         Ok(!resolve::all_in_doubt(store.as_ref(), view.run.no)?.is_empty())
     }

@@ -14,10 +14,7 @@ use outlast_server::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    program::{error::CliError, file},
-    render::text::exact_line,
-};
+use crate::{disk, program::error::CliError, render::text::exact_line};
 
 /// Characters of two requests that are shown around the first difference.
 const SHOWN: usize = 60;
@@ -99,7 +96,7 @@ impl Recording {
     /// Writes the recording to a file of mode 0600: prompts and answers may be private.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::from)?;
-        Ok(file::replace(path, &file::beside(path, ".new"), &text)?)
+        Ok(disk::replace(path, &disk::beside(path, ".new"), &text)?)
     }
 
     /// Returns the same recording, of whose requests is left out what the user's masks name, and what the proxy adds.

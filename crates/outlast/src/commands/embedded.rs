@@ -7,9 +7,9 @@ use outlast_core::envelope::Limits;
 use outlast_server::door::{Access, Config};
 
 use crate::{
-    cli::shared::{Chosen, Globals, LimitArgs, ProxyArgs},
-    commands::Command,
-    program::{context::Context, error::CliError, line},
+    cli::shared::{Chosen, Globals, LimitArgs},
+    commands::{Command, line},
+    program::{context::Context, error::CliError},
     serve::{ServeArgs, settings},
     settings::{store_address::Durability, surroundings::Surroundings},
 };
@@ -20,7 +20,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
     let around = Surroundings::of_process();
     let flags = place.into_iter().flat_map(|place| ["--store".into(), place.into()]);
     let (cli, args) = serve_args(flags, &around)?;
-    Ok((Context::new(&cli, around)?.waiting(args.proxy.store_wait_ms), args.proxy.durability))
+    Ok((cli.context(around)?.waiting(args.proxy.store_wait_ms), args.proxy.durability))
 }
 
 /// Returns the configuration of a proxy in this process, which admits run tokens and `api_token`.
@@ -29,7 +29,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
 /// late. Errors: settings, keys or prices that are not understood.
 pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let context = Context { around: Surroundings::of_process(), ..context.clone() };
-    let (_, args) = serve_args([], &context.around)?;
+    let args = settings_of_serve(&context)?;
     let access = Access { api_token: Some(api_token.into()), loopback: true, ..Access::default() };
     settings::of_proxy(&args, access, &context)
 }
@@ -41,9 +41,14 @@ pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits
     Chosen { limits, by_default }.under(policy).limits
 }
 
-/// Returns the settings of a proxy, read from variables and files alone, without flags.
-pub fn proxy_args(around: &Surroundings) -> Result<ProxyArgs, CliError> {
-    Ok(serve_args([], around)?.1.proxy)
+/// Returns the settings of `outlast serve`, read from variables and files alone, without flags.
+pub fn settings_of_serve(context: &Context) -> Result<ServeArgs, CliError> {
+    Ok(serve_args([], &context.around)?.1)
+}
+
+/// Reads the command line of an `outlast serve` again, with the settings of now.
+pub fn typed_again(context: &Context) -> Result<ServeArgs, CliError> {
+    Ok(of_serve(&context.typed, &context.around)?.1)
 }
 
 fn serve_args(
@@ -51,7 +56,11 @@ fn serve_args(
     around: &Surroundings,
 ) -> Result<(Globals, ServeArgs), CliError> {
     let typed: Vec<OsString> = ["outlast".into(), "serve".into()].into_iter().chain(flags).collect();
-    let parsed = line::parse(&typed, around)?;
+    of_serve(&typed, around)
+}
+
+fn of_serve(typed: &[OsString], around: &Surroundings) -> Result<(Globals, ServeArgs), CliError> {
+    let parsed = line::parse(typed, around)?;
     match parsed.command {
         Command::Serve(args) => Ok((parsed.globals, args)),
         _ => Err(CliError::usage("`outlast serve` was read as another command", None)),

@@ -1,6 +1,6 @@
 //! Builds a proxy's configuration from flags, keys and files. Shared by `run` and `serve`.
 
-use std::{collections::BTreeMap, ffi::OsStr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::{Membership, Rate},
@@ -22,7 +22,7 @@ use crate::{
         context::Context,
         error::{CliError, MachineError},
     },
-    settings::{keys::Keys, surroundings::Surroundings, upstreams},
+    settings::{keys::Keys, upstreams},
 };
 use outlast_process::identity::{self, Liveness};
 
@@ -73,13 +73,6 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
     all.filter(|(row, base)| **base != row.base())
         .map(|(row, base)| (row.name.to_owned(), base.clone()))
         .collect()
-}
-
-/// Returns the network that the person's variables describe. Errors: a proxy that cannot be used.
-pub fn network(around: &Surroundings) -> Result<Network, CliError> {
-    Network::of(&|name| around.var(name).map(OsStr::to_owned)).map_err(|e| {
-        CliError::usage(e.to_string(), Some("set it to http://HOST:PORT, or unset it for this command"))
-    })
 }
 
 /// Builds a proxy's configuration. `limits` and `policy` are the defaults of runs that the proxy begins.

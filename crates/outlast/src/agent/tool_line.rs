@@ -9,8 +9,8 @@ use outlast_view::Time;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::time;
-use crate::agent::{note, truth::Outcome};
+use super::{note, truth::Outcome};
+use crate::render::time;
 
 /// Tool call of an agent, as `outlast show` prints it: a line, or with `--json` its value.
 #[derive(Clone, Debug, Serialize)]

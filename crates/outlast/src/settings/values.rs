@@ -13,13 +13,10 @@ use outlast_core::{
     words::{BadText, NanoUsd, duration, size},
 };
 
-use super::supervise::{Argv, Orphans};
-use crate::{
-    render::{
-        amount::unit_word,
-        time::{self, BadMoment, When},
-    },
-    settings::store_address::Durability,
+use super::store_address::Durability;
+use crate::render::{
+    amount::unit_word,
+    time::{self, BadMoment, When},
 };
 
 /// A limit: a value of its unit, or `none`.
@@ -39,6 +36,14 @@ impl Limit {
     }
 }
 
+/// A program with its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Argv(pub Vec<String>);
+
+/// Longest time that orphans may go on, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orphans(pub i64);
+
 /// Error of a flag's value that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
@@ -46,35 +51,12 @@ pub enum BadValue {
     Text(#[from] BadText),
     #[error(transparent)]
     Moment(#[from] BadMoment),
-    #[error("not a whole number: {text:?} (wanted for example 20)")]
-    Count { text: String },
     #[error(
         "not a program with its arguments: {text:?} {why} (wanted for example \"notify-send 'a run halted'\")"
     )]
     Argv { text: String, why: &'static str },
-    #[error("not KEY=VALUE: {text:?} (wanted for example team=search)")]
-    Tag { text: String },
-    #[error("not the name of a variable: {text:?} (wanted for example AWS_PROFILE)")]
-    Variable { text: String },
-    #[error("not a point to kill at: {text:?} (wanted call:N or call:N:mid, with N from 1)")]
-    KillAt { text: String },
-    #[error("not a base URL: {text:?} (wanted http://HOST… or https://HOST…, without a query)")]
-    BaseUrl { text: String },
     #[error("a base URL must not hold a credential: keys are taken from the environment")]
     Credential,
-    #[error("not a host's name: {text:?} (wanted for example outlast.internal, without a port)")]
-    HostName { text: String },
-    #[error("not a rule for orphans: {text:?} (wanted kill, or wait:TIME, for example wait:60s)")]
-    Orphans { text: String },
-    #[error("not the name of a program: {text:?} (wanted for example tmux, without a path)")]
-    Program { text: String },
-    #[error("not a share of a processor: {text:?} (wanted for example 150%)")]
-    Percent { text: String },
-}
-
-/// Returns the start of a text, long enough to recognise the text.
-fn start_of(text: &str) -> String {
-    text.chars().take(60).collect()
 }
 
 /// Parses an amount in dollars. Returns nano-USD.
@@ -85,7 +67,7 @@ pub fn usd(text: &str) -> Result<i64, BadValue> {
 pub fn count(text: &str) -> Result<i64, BadValue> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let number = if plain { text.parse().ok() } else { None };
-    number.ok_or_else(|| BadValue::Count { text: start_of(text) })
+    Ok(number.ok_or_else(|| BadText::new("a whole number", text, "for example 20"))?)
 }
 
 /// Parses a duration. Returns milliseconds.
@@ -129,7 +111,7 @@ pub fn loopback(text: &str) -> Result<SocketAddr, String> {
 pub fn tag(text: &str) -> Result<(String, String), BadValue> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(BadValue::Tag { text: start_of(text) }),
+        _ => Err(BadText::new("KEY=VALUE", text, "for example team=search").into()),
     }
 }
 
@@ -140,7 +122,10 @@ pub fn variable(text: &str) -> Result<String, BadValue> {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !text.as_bytes()[0].is_ascii_digit();
     let shown = text.split('=').next().unwrap_or_default();
-    if name { Ok(text.to_owned()) } else { Err(BadValue::Variable { text: start_of(shown) }) }
+    match name {
+        true => Ok(text.to_owned()),
+        false => Err(BadText::new("the name of a variable", shown, "for example AWS_PROFILE").into()),
+    }
 }
 
 /// Moment at which the agent is killed once, for people who test their own recovery.
@@ -159,12 +144,12 @@ pub fn kill_at(text: &str) -> Result<KillAt, BadValue> {
         let call = u64::try_from(count(number).ok()?).ok().filter(|n| *n > 0)?;
         Some(KillAt { call, mid })
     };
-    read().ok_or_else(|| BadValue::KillAt { text: start_of(text) })
+    let wanted = "call:N or call:N:mid, with N from 1";
+    Ok(read().ok_or_else(|| BadText::new("a point to kill at", text, wanted))?)
 }
 
 /// Parses a provider's base URL. Removes a slash at its end.
 pub fn base_url(text: &str) -> Result<String, BadValue> {
-    let bad = || BadValue::BaseUrl { text: start_of(text) };
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let authority = rest.and_then(|r| r.split('/').next()).unwrap_or_default();
     // First, so that no message repeats it.
@@ -173,7 +158,8 @@ pub fn base_url(text: &str) -> Result<String, BadValue> {
     }
     let plain = !text.contains(['?', '#', '\\']) && text.bytes().all(|b| b.is_ascii_graphic());
     if authority.is_empty() || authority.starts_with(':') || !plain {
-        return Err(bad());
+        let wanted = "http://HOST… or https://HOST…, without a query";
+        return Err(BadText::new("a base URL", text, wanted).into());
     }
     Ok(text.trim_end_matches('/').to_owned())
 }
@@ -181,10 +167,11 @@ pub fn base_url(text: &str) -> Result<String, BadValue> {
 /// Parses a host name as in a `Host` header, without a port.
 pub fn host_name(text: &str) -> Result<String, BadValue> {
     let label = |l: &str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    if text.split('.').all(label) {
-        Ok(text.to_ascii_lowercase())
-    } else {
-        Err(BadValue::HostName { text: start_of(text) })
+    match text.split('.').all(label) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => {
+            Err(BadText::new("a host's name", text, "for example outlast.internal, without a port").into())
+        }
     }
 }
 
@@ -230,7 +217,9 @@ pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
     match text.strip_prefix("wait:") {
         Some(time) => Ok(Orphans(duration::parse_ms(time)?)),
         None if text == "kill" => Ok(Orphans(0)),
-        None => Err(BadValue::Orphans { text: start_of(text) }),
+        None => {
+            Err(BadText::new("a rule for orphans", text, "kill, or wait:TIME, for example wait:60s").into())
+        }
     }
 }
 
@@ -244,7 +233,7 @@ pub fn allowed_net(text: &str) -> Result<String, outlast_server::intercept::allo
 
 pub fn program(text: &str) -> Result<String, BadValue> {
     match text.is_empty() || text.contains(['/', '\n']) {
-        true => Err(BadValue::Program { text: start_of(text) }),
+        true => Err(BadText::new("the name of a program", text, "for example tmux, without a path").into()),
         false => Ok(text.to_owned()),
     }
 }
@@ -253,7 +242,7 @@ pub fn program(text: &str) -> Result<String, BadValue> {
 pub fn percent(text: &str) -> Result<u32, BadValue> {
     let number = text.strip_suffix('%').filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
     let percent = number.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-    percent.ok_or_else(|| BadValue::Percent { text: start_of(text) })
+    Ok(percent.ok_or_else(|| BadText::new("a share of a processor", text, "for example 150%"))?)
 }
 
 pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {

@@ -32,7 +32,6 @@ use self::{
 };
 use crate::{
     cli::crashtest::{Boundary, CrashtestArgs, Death, Kind},
-    loops::task_context::quote,
     program::{
         context::Context,
         error::{CliError, MachineError},
@@ -40,7 +39,7 @@ use crate::{
         say::say,
         stops::Moment,
     },
-    render::{amount::some, look::Page},
+    render::{amount::some, look::Page, quote},
     settings::masks,
 };
 use outlast_process::reap;

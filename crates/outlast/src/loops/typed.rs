@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use crate::loops::task_context::key::pair;
+use super::task_context::key::pair;
+use crate::settings::values;
 
 /// Print shell functions that keep a loop's task over any death
 ///
@@ -37,7 +38,7 @@ pub fn lives(text: &str) -> Result<Lives, String> {
     if text == "none" {
         return Ok(Lives(None));
     }
-    match super::values::count(text) {
+    match values::count(text) {
         Ok(n) if n > 0 => Ok(Lives(Some(n))),
         _ => Err(format!("{text:?} is no number of lives (wanted for example 10, or none)")),
     }

@@ -9,13 +9,13 @@ use outlast_core::words::{RunId, RunNo};
 use outlast_server::notify::{Secret, Target};
 use serde::Deserialize;
 
+use super::topic::{self, Topic};
 use crate::{
-    cli::values,
-    notify::topic::{self, Topic},
     render::time,
     settings::{
         file::{self, Error},
         surroundings::Surroundings,
+        values,
     },
 };
 

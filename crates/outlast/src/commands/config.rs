@@ -12,14 +12,19 @@ use std::{
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
-use crate::settings::{
-    budgets, declared,
-    file::{self, Error, Origin, SettingsFile, table},
-    flags::{SetBy, set_by},
-    masks, mcp, notify, policies,
-    surroundings::Surroundings,
-    trust::Trust,
-    upstreams,
+use crate::{
+    agent::declaration,
+    mcp::configured as mcp,
+    notify::endpoint as notify,
+    settings::{
+        budgets,
+        file::{self, Error, Origin, SettingsFile, table},
+        flags::{SetBy, set_by},
+        masks, policies,
+        surroundings::Surroundings,
+        trust::Trust,
+        upstreams,
+    },
 };
 
 /// Settings for one command line, as defaults of its flags.
@@ -104,7 +109,7 @@ pub fn defaults(
 
 /// Checks the whole of a settings file, as [`defaults`] does.
 pub fn check(file: SettingsFile) -> Result<(), Error> {
-    File::parse(file, &Known::of(&crate::commands::command())).map(drop)
+    File::parse(file, &Known::of(&super::command())).map(drop)
 }
 
 impl Defaults {
@@ -251,7 +256,7 @@ fn with_default(arg: Arg, texts: &[String]) -> Arg {
 
 /// Tables of names, each read by the code that needs it.
 const TABLES: [&str; 6] =
-    [budgets::TABLE, declared::TABLE, masks::TABLE, notify::TABLE, policies::TABLE, upstreams::TABLE];
+    [budgets::TABLE, declaration::TABLE, masks::TABLE, notify::TABLE, policies::TABLE, upstreams::TABLE];
 
 /// Long flags of each command, global ones included, and of all commands together.
 struct Known {
@@ -301,8 +306,8 @@ impl File {
         let mut file = File { file, settings: BTreeMap::new() };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
-                (None, toml::Value::Table(agents)) if key == declared::TABLE => {
-                    declared::read(&agents, &file.file.path)?;
+                (None, toml::Value::Table(agents)) if key == declaration::TABLE => {
+                    declaration::read(&agents, &file.file.path)?;
                     file.is_own(&key)?;
                 }
                 // Tables of names are read by the code that needs them. A command of the same name has no settings.

@@ -8,14 +8,14 @@ use clap::{
     parser::ValueSource,
 };
 
+use super::{Cli, Command, Verb, command, config};
 use crate::{
-    commands::{Cli, Command, Verb, command},
     program::{
         error::CliError,
         say::say,
         server::{self, Over},
     },
-    settings::{config, surroundings::Surroundings},
+    settings::surroundings::Surroundings,
 };
 
 /// Parses the command line. Variables and settings files give the flags that it does not name.

@@ -24,12 +24,12 @@ use outlast_server::api::read::gist;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::json;
 
+use super::{
+    Desk,
+    approvals::user,
+    journal::{self, JournalArgs},
+};
 use crate::{
-    commands::{
-        self,
-        approvals::user,
-        journal::{self, JournalArgs},
-    },
     guard,
     program::{actor::actor, context::Context, error::CliError, exit_code, find},
     render::{
@@ -37,6 +37,7 @@ use crate::{
         look::{Look as Printed, Page, clean_line},
         time,
     },
+    supervisor::strays,
 };
 
 /// Watch runs as they go, in the terminal
@@ -83,12 +84,12 @@ struct Desk {
 /// Runs `outlast watch` until the person leaves, or without a terminal until the run has ended. Returns the exit code.
 pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
     let (context, store) = (&context, &*context.reach()?);
-    crate::look_after(store, context);
+    strays::look_after(store, context);
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
     if !context.is_on_terminal || args.plain || context.look.json {
         let mut wait = |_: Duration| {
             std::thread::sleep(LOOK);
-            crate::look_after(store, context);
+            strays::look_after(store, context);
         };
         follow(store, run, context, &mut wait)?;
         return Ok(exit_code::OK);
@@ -123,7 +124,7 @@ fn go(
         }
         if typed || looked.elapsed() >= LOOK {
             // A supervisor that died since is told at once.
-            crate::look_after(store, context);
+            strays::look_after(store, context);
             seen = Look::at(store, desk.place)?;
             looked = Instant::now();
         }
@@ -285,7 +286,7 @@ fn follow(
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
         let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
         let page = &mut Page::new(&mut out, look);
-        return journal::journal(&args, commands::Desk { store, by: "", context, page, wait });
+        return journal::journal(&args, Desk { store, by: "", context, page, wait });
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();
     loop {

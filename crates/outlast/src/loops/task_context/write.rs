@@ -1,0 +1,118 @@
+//! Writes to the task context, and what a shell is told of it.
+
+use std::collections::BTreeSet;
+
+use outlast_core::{
+    engine::{self, Change},
+    store::{self, Store},
+    words::Micros,
+};
+
+use super::{TaskContext, bearer::Bearer, key, mirror::Mirror, reference::Now, task};
+use crate::{
+    program::{context::Context, error::CliError, say::say},
+    render::quote,
+};
+
+/// Number of times that a write is tried if it conflicts with another process's. Each try is decided on what
+/// is stored by then.
+const TRIES: usize = 10;
+
+/// Sets keys of the task context, with the changes `more` in the same commit, and rewrites the mirror file. Durable.
+pub fn write(
+    store: &dyn Store,
+    context: &Context,
+    bearer: &Bearer,
+    pairs: &[(String, String)],
+    more: Vec<Change>,
+) -> Result<(), CliError> {
+    for _ in 0..TRIES {
+        let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
+        match commit(store, context, bearer, changes, progress) {
+            // Another process of the same attempt wrote in between: the changes are computed again from the new state.
+            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) if more.is_empty() => {
+            }
+            done => return done,
+        }
+    }
+    let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
+    commit(store, context, bearer, changes, progress)
+}
+
+fn changes_of(
+    store: &dyn Store,
+    bearer: &Bearer,
+    pairs: &[(String, String)],
+    more: &[Change],
+) -> Result<(Vec<Change>, bool), CliError> {
+    let run = &bearer.view.run.id;
+    let stands = TaskContext::read(store, run)?;
+    let since = stands.task.as_ref().map_or(Micros(0), |open| Micros(open.begun_at));
+    let mut progress = false;
+    for (k, v) in pairs {
+        progress = progress || super::is_news(store, run, k, v, since)?;
+    }
+    let mut changes: Vec<Change> = pairs.iter().map(|(k, v)| super::set(run, k, v)).collect();
+    if progress && more.is_empty() {
+        changes.extend(task::got_on(run, &stands));
+    }
+    changes.extend_from_slice(more);
+    Ok((changes, progress))
+}
+
+/// Commits changes of the task context, then rewrites the mirror file. `progress`: the changes are progress of the run.
+pub fn commit(
+    store: &dyn Store,
+    context: &Context,
+    bearer: &Bearer,
+    changes: Vec<Change>,
+    progress: bool,
+) -> Result<(), CliError> {
+    bearer.put(store, changes, progress)?;
+    Mirror::of(&context.place, &bearer.view, &context.around)?.renew(
+        store,
+        &bearer.view,
+        bearer.claims.attempt,
+    )
+}
+
+/// Checks that no key is given twice in one command, since one of its values would be lost. Errors: `Usage`.
+pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliError> {
+    let mut seen = BTreeSet::new();
+    for k in keys {
+        if !seen.insert(k) {
+            return Err(CliError::usage(format!("{k} is given twice"), None));
+        }
+    }
+    Ok(())
+}
+
+/// Returns shell code that unsets the variables of named keys without a value: an old one would be taken for this
+/// task's.
+pub fn unsets(context: &TaskContext) -> String {
+    let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
+    absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
+}
+
+/// Returns shell code that exports the variables of the keys that are set.
+pub fn exports(context: &TaskContext) -> String {
+    let mut out = String::new();
+    for (k, v) in &context.values {
+        if let Some(variable) = key::variable(k) {
+            out.push_str(&quote::export(&variable, &super::text(v)));
+        }
+    }
+    out
+}
+
+/// Prints a message for each reference whose file has changed or is gone.
+pub fn tell_changed(context: &TaskContext) {
+    for (name, r) in &context.references {
+        let what = match r.now() {
+            Now::Changed => "has changed since it was kept",
+            Now::Gone => "is gone",
+            Now::Same | Now::Unchecked => continue,
+        };
+        say(&format!("memory reference {name} ({}) {what}", r.uri));
+    }
+}
