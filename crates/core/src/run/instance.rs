@@ -16,6 +16,7 @@ pub struct Identity {
     /// pid apart.
     pub start_time: u64,
     /// Program name for people: `outlast run`, `outlast serve`.
+    #[serde(default)]
     pub program: String,
 }
 

@@ -55,11 +55,8 @@ const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 struct Bound {
     name: String,
     attempt: i64,
-    host: String,
-    boot_id: String,
-    pid_ns: u64,
-    pid: u32,
-    start_time: u64,
+    #[serde(flatten)]
+    shell: Identity,
 }
 
 /// Executes one verb of a loop's shell functions and prints the code that the shell evaluates. Returns the exit code.
@@ -151,22 +148,14 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
                 return Err(InsideError::LoopHeld {
                     name: name.to_owned(),
                     run: run.to_string(),
-                    pid: bound.pid,
-                    host: bound.host,
+                    pid: bound.shell.pid,
+                    host: bound.shell.host,
                 }
                 .into());
             }
         }
-        let i = &shell.identity;
-        let bound = json!(Bound {
-            name: name.to_owned(),
-            attempt: bearer.claims.attempt.0,
-            host: i.host.clone(),
-            boot_id: i.boot_id.clone(),
-            pid_ns: i.pid_ns,
-            pid: i.pid,
-            start_time: i.start_time,
-        });
+        let (attempt, shell) = (bearer.claims.attempt.0, shell.identity.clone());
+        let bound = json!(Bound { name: name.to_owned(), attempt, shell });
         let change = task_context::put(run, TASK, LOOP, &bound).expecting(version);
         match bearer.put(store, vec![change], false) {
             Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) => {}
@@ -177,18 +166,10 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
 
 /// Returns whether another shell holds the binding. A shell that cannot be seen counts as alive: its attempt is open.
 fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
-    let holder = Identity {
-        host: bound.host.clone(),
-        boot_id: bound.boot_id.clone(),
-        pid_ns: bound.pid_ns,
-        pid: bound.pid,
-        start_time: bound.start_time,
-        program: String::new(),
-    };
-    let me = identity::of_self()?;
+    let (me, holder) = (identity::of_self()?, &bound.shell);
     let is_same =
-        bound.pid == shell.id.pid && bound.start_time == shell.id.start_time && bound.pid_ns == me.pid_ns;
-    Ok(!is_same && matches!(identity::liveness(&me, &holder), Liveness::Alive | Liveness::Unknown))
+        holder.pid == shell.id.pid && holder.start_time == shell.id.start_time && holder.pid_ns == me.pid_ns;
+    Ok(!is_same && matches!(identity::liveness(&me, holder), Liveness::Alive | Liveness::Unknown))
 }
 
 /// Takes the loop's run again after its lease was lost (for example because the machine was asleep), unless
