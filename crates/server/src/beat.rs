@@ -78,7 +78,8 @@ impl Beat {
         let mut sweeps = 0u32;
         loop {
             tokio::time::sleep(HEARTBEAT).await;
-            self.now(&node).await;
+            // The next one may succeed: one missed heartbeat decides nothing.
+            let _ = self.now(&node).await;
             sweeps = sweeps.wrapping_add(1);
             if sweeps.is_multiple_of(5) {
                 let node = node.clone();
@@ -88,7 +89,8 @@ impl Beat {
         }
     }
 
-    async fn now(&self, node: &Node) {
+    /// Sends a heartbeat, which posts the attempts' active time. Returns what the store says of their runs.
+    pub async fn now(&self, node: &Node) -> Result<Vec<Pulse>, Error> {
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self
@@ -102,7 +104,8 @@ impl Beat {
                 (!open.lost).then_some(Active { run: *run, attempt: *attempt, ms })
             })
             .collect();
-        match node.renew(active.clone()).await {
+        let renewed = node.renew(active.clone()).await;
+        match &renewed {
             Ok(pulses) => {
                 let mut attempts = self.open.lock();
                 for pulse in pulses {
@@ -116,14 +119,11 @@ impl Beat {
             Err(Error::Engine(engine::Error::InstanceDead)) => {
                 self.open.lock().values_mut().for_each(|open| open.lost = true);
             }
-            // The next one may succeed: one missed heartbeat decides nothing.
-            Err(e) => {
-                // A renewal in doubt may have been posted.
-                if !matches!(e, Error::CommitUnknown { .. }) {
-                    self.give_back(&active);
-                }
-            }
+            // What is in doubt may have been posted.
+            Err(Error::CommitUnknown { .. }) => {}
+            Err(_) => self.give_back(&active),
         }
+        renewed
     }
 
     fn give_back(&self, unposted: &[Active]) {

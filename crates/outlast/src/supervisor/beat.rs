@@ -15,7 +15,7 @@ use std::{
 
 use outlast_core::{
     call::membership::Lease,
-    engine::{self, Active, ActiveTime, Pulse},
+    engine::{self, Pulse},
     run::Status,
     store::Error,
     words::{AttemptNo, InstanceNo, RunNo},
@@ -25,7 +25,10 @@ use outlast_process::{
     guardian,
     tree::{Marker, Tree},
 };
-use outlast_server::node::{HEARTBEAT, Node};
+use outlast_server::{
+    beat,
+    node::{HEARTBEAT, Node},
+};
 use tokio::sync::watch;
 
 use super::drive::attempt::Hold;
@@ -43,18 +46,11 @@ pub struct Word {
 pub struct Beat {
     node: Arc<Node>,
     run: RunNo,
-    open: Mutex<Option<Open>>,
+    attempts: beat::Beat,
+    /// Attempt that is open, with the instance that owns it. After being declared dead this process registers as another one.
+    open: Mutex<Option<(AttemptNo, InstanceNo)>>,
     word: watch::Sender<Word>,
     cut_off: Arc<CutOff>,
-}
-
-/// Attempt that is open, whose active time the heartbeat posts.
-#[derive(Clone, Copy)]
-struct Open {
-    attempt: AttemptNo,
-    /// Instance that owns the attempt. After being declared dead this process registers as another one.
-    instance: InstanceNo,
-    active: ActiveTime,
 }
 
 impl Beat {
@@ -62,8 +58,8 @@ impl Beat {
     pub fn start(node: Arc<Node>, run: RunNo) -> Arc<Beat> {
         let cut_off = Arc::new(CutOff::new(&node));
         tokio::spawn(cut_off.clone().watch());
-        let beat = Beat { node, run, open: Mutex::default(), word: watch::Sender::default(), cut_off };
-        let beat = Arc::new(beat);
+        let (attempts, open, word) = Default::default();
+        let beat = Arc::new(Beat { node, run, attempts, open, word, cut_off });
         tokio::spawn(beat.clone().go_on());
         beat
     }
@@ -78,8 +74,8 @@ impl Beat {
 
     /// Records that an attempt of `instance` is open from now on, so that heartbeats post its active time.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
-        let active = ActiveTime::begin(self.node.clock().monotonic_ms());
-        *self.attempt() = Some(Open { attempt, instance, active });
+        self.attempts.open(&self.node, self.run, attempt, instance, true);
+        *self.attempt() = Some((attempt, instance));
         // Of an instance that was declared dead since, nothing is trusted.
         self.cut_off.begin(self.renewed_at(instance).unwrap_or(0));
         self.word.send_replace(Word::default());
@@ -87,41 +83,32 @@ impl Beat {
 
     /// Records that the attempt is over. Returns the active time in milliseconds that no heartbeat has posted yet.
     pub fn close(&self) -> i64 {
-        let now = self.node.clock().monotonic_ms();
         self.cut_off.end();
-        self.attempt().take().map_or(0, |mut open| open.active.take(now))
+        self.attempt().take().map_or(0, |(attempt, _)| self.attempts.close(&self.node, self.run, attempt))
     }
 
     /// Sends a heartbeat at once, for example after a refused call, to learn whether the run is halted.
     pub async fn now(&self) {
-        let now = self.node.clock().monotonic_ms();
-        let open = self.attempt().as_mut().map(|open| (*open, open.active.take(now)));
+        let open = *self.attempt();
         // The proxy may have learnt of the verdict first and registered this process anew.
-        if open.is_some_and(|(o, _)| o.instance != self.node.instance()) {
+        if open.is_some_and(|(_, instance)| instance != self.node.instance()) {
             self.word.send_modify(|word| word.dead = true);
         }
-        let active: Vec<Active> =
-            open.iter().map(|(o, ms)| Active { run: self.run, attempt: o.attempt, ms: *ms }).collect();
-        match self.node.renew(active).await {
-            Ok(pulses) => {
-                if let Some(at_ms) = open.and_then(|(open, _)| self.renewed_at(open.instance)) {
-                    self.cut_off.renewed(at_ms);
-                }
-                if let Some(pulse) = pulses.into_iter().next() {
-                    self.word.send_if_modified(|word| {
-                        let new = Word { pulse: Some(pulse), dead: word.dead };
-                        let changed = *word != new;
-                        *word = new;
-                        changed
-                    });
-                }
-            }
-            Err(Error::Engine(engine::Error::InstanceDead)) => {
-                self.word.send_modify(|word| word.dead = true);
-            }
-            // The next beat may succeed: an outage is no verdict, and ends no agent.
-            Err(e) => self.give_back(open, &e),
+        let renewed = self.attempts.now(&self.node).await;
+        let is_dead = matches!(renewed, Err(Error::Engine(engine::Error::InstanceDead)));
+        if let (Ok(_), Some((_, instance))) = (&renewed, open)
+            && let Some(at_ms) = self.renewed_at(instance)
+        {
+            self.cut_off.renewed(at_ms);
         }
+        // Without an answer the next beat may succeed: an outage is no verdict, and ends no agent.
+        let pulse = renewed.ok().and_then(|pulses| pulses.into_iter().next());
+        self.word.send_if_modified(|word| {
+            let new = Word { pulse: pulse.or_else(|| word.pulse.clone()), dead: word.dead || is_dead };
+            let changed = *word != new;
+            *word = new;
+            changed
+        });
     }
 
     /// Returns the time at which the newest renewal of `instance` was submitted; `None` if this process acts as another
@@ -130,16 +117,6 @@ impl Beat {
         // A new instance is known before its first renewal is.
         let at_ms = self.node.renewed_at_ms();
         (self.node.instance() == instance).then_some(at_ms)
-    }
-
-    /// Takes back active time that a failed renewal did not post, for a later one.
-    fn give_back(&self, renewed: Option<(Open, i64)>, why: &Error) {
-        let is_posted = matches!(why, Error::CommitUnknown { .. });
-        if let Some((before, ms)) = renewed.filter(|_| !is_posted)
-            && let Some(open) = self.attempt().as_mut().filter(|open| open.attempt == before.attempt)
-        {
-            open.active.give_back(ms);
-        }
     }
 
     async fn go_on(self: Arc<Self>) {
@@ -157,7 +134,7 @@ impl Beat {
         }
     }
 
-    fn attempt(&self) -> std::sync::MutexGuard<'_, Option<Open>> {
+    fn attempt(&self) -> MutexGuard<'_, Option<(AttemptNo, InstanceNo)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
