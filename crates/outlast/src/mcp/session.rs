@@ -12,7 +12,7 @@ mod upstream;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use outlast_core::words::{Digest, Seq};
-use outlast_server::mcp::message::{self, INTERNAL, INVALID, PARAMS, ToolCall};
+use outlast_server::mcp::message::{self, INTERNAL, INVALID, Named, PARAMS, ToolCall};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
@@ -193,14 +193,7 @@ impl Session {
     }
 
     fn cancelled(&mut self, params: Option<&RawValue>, line: Vec<u8>) {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Cancelled<'a> {
-            #[serde(borrow)]
-            request_id: Option<&'a RawValue>,
-        }
-        let named = params.and_then(|p| serde_json::from_str::<Cancelled<'_>>(p.get()).ok());
-        let id = named.and_then(|c| c.request_id).map(|id| id.get().to_owned());
+        let id = Named::read(params).request_id.map(|id| id.get().to_owned());
         let found = id.as_ref().and_then(|id| {
             self.calls.iter().find(|(_, call)| call.id == *id && !call.withdrawn).map(|(no, _)| *no)
         });

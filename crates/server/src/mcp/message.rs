@@ -44,6 +44,22 @@ pub struct Message<'a> {
     pub error: Option<&'a RawValue>,
 }
 
+/// Parameters by which a notification names a request: the token of its progress, or its id, as raw JSON.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Named<'a> {
+    #[serde(borrow)]
+    pub progress_token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub request_id: Option<&'a RawValue>,
+}
+
+impl<'a> Named<'a> {
+    pub fn read(params: Option<&'a RawValue>) -> Named<'a> {
+        params.and_then(|p| serde_json::from_str(p.get()).ok()).unwrap_or_default()
+    }
+}
+
 /// Parses a line as a message. Errors: code and text of a JSON-RPC error.
 pub fn read(line: &[u8]) -> Result<Message<'_>, (i64, String)> {
     if line.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[') {

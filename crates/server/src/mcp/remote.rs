@@ -19,13 +19,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     era,
-    message::{self, Message},
+    message::{self, Message, Named},
     mirror::{self, VERSION_HEADER},
     stream::{self, LONGEST, ResumePoint},
     target::Target,
@@ -259,16 +258,9 @@ impl Wire {
     /// Cancels the request that `message` names by hanging up. Returns false if the server has to be told
     /// instead.
     fn hang_up(&self, message: &Message<'_>) -> bool {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Cancelled<'a> {
-            #[serde(borrow)]
-            request_id: &'a RawValue,
-        }
-        let named = message.params.and_then(|p| serde_json::from_str::<Cancelled<'_>>(p.get()).ok());
         let request = {
             let mut state = self.state.lock();
-            let Some(id) = named.map(|named| named.request_id.get()) else { return false };
+            let Some(id) = Named::read(message.params).request_id.map(RawValue::get) else { return false };
             if !state.requests.get(id).is_some_and(|request| request.stands_alone) {
                 return false;
             }

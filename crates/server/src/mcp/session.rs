@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     era::Era,
-    message::{self, INTERNAL, Message},
+    message::{self, INTERNAL, Message, Named},
     recorder::{Caller, OutgoingLine},
 };
 use crate::wire::body::Piece;
@@ -77,15 +77,6 @@ struct Streams {
     ended: bool,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Facts<'a> {
-    #[serde(borrow)]
-    progress_token: Option<&'a RawValue>,
-    #[serde(borrow)]
-    request_id: Option<&'a RawValue>,
-}
-
 impl Session {
     /// Begins a session with a recorder, which receives the client's lines from `lines` and sends its own to
     /// `told`.
@@ -117,7 +108,7 @@ impl Session {
         let mut streams = self.streams.lock();
         streams.used = Instant::now();
         if message.method.as_deref() == Some("notifications/cancelled") {
-            let named = facts(message).request_id.map(RawValue::get);
+            let named = Named::read(message.params).request_id.map(RawValue::get);
             let of = |pending: &PendingRequest| Some(pending.asked.id.as_str()) == named;
             if let Some(at) = streams.asked.iter().position(of) {
                 let asked = streams.asked.remove(at).asked;
@@ -135,7 +126,7 @@ impl Session {
         #[derive(Default, Deserialize)]
         struct Params<'a> {
             #[serde(borrow, default, rename = "_meta")]
-            meta: Facts<'a>,
+            meta: Named<'a>,
         }
         let mut streams = self.streams.lock();
         streams.used = Instant::now();
@@ -220,7 +211,7 @@ impl Streams {
             let Some(at) = self.asked.iter().position(of) else { return };
             return self.asked.remove(at).asked.end(told);
         }
-        let progress = facts(&message).progress_token.map(RawValue::get);
+        let progress = Named::read(message.params).progress_token.map(RawValue::get);
         let is_of_none = message
             .method
             .as_deref()
@@ -256,10 +247,6 @@ impl Streams {
         }
         self.listening.take().map(|to| to.send(Piece::End));
     }
-}
-
-fn facts<'a>(message: &Message<'a>) -> Facts<'a> {
-    message.params.and_then(|p| serde_json::from_str(p.get()).ok()).unwrap_or_default()
 }
 
 fn piece(form: Form, told: OutgoingLine) -> Piece {
