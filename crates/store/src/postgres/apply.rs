@@ -1,5 +1,7 @@
 //! Writes the rows that a group has changed: one statement for each kind of row.
 
+use std::{borrow::Cow, sync::OnceLock};
+
 use outlast_core::{
     engine::loaded::NewPayload,
     envelope::{Budget, Envelope},
@@ -15,6 +17,7 @@ use super::{
     known::{Hold, Known},
     link::Link,
     locks,
+    memory::Remembered,
     rows::{no_json, to_json},
     schema_name::SchemaName,
     state,
@@ -46,15 +49,19 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
         if known.specs.get(&run.no).is_some_and(|spec| spec.touch != Touch::Read) {
             let policy = Cell::Text(Some(to_json(&run.policy)?.into()));
             let values = Values::One(vec![Cell::Int(Some(run.no.0)), policy]);
-            let sql = PostgresRow.update(Run::TABLE, &["no"], &["policy"]);
+            let sql = PostgresRow.update(Run::TABLE, &["no"], &["policy"]).into();
             // The row is written twice, one after the other.
-            all.push(Statement { sql, writes: Some(ONE_ROW), joins: false, values });
+            all.push(Statement { sql, writes: Some(ONE_ROW), joins: false, values, row: None });
         }
     }
     write::<Attempt>(known, &mut all)?;
     put::<Lease>(known, &mut all)?;
     write::<Entry>(known, &mut all)?;
-    many(&mut all, payload_sql, known.payloads.values(), payload)?;
+    let are_new = known
+        .payloads
+        .keys()
+        .all(|(run, seq, ..)| known.entries.get(&(*run, *seq)).is_some_and(|row| row.touch == Touch::Insert));
+    many(&mut all, |dialect| payload_sql(dialect, are_new), known.payloads.values(), payload)?;
     known.state.changes.iter().for_each(|rows| state::statements(rows, &mut all));
     let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
     many(&mut all, delivery_sql, deliveries, |row| {
@@ -68,7 +75,7 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
     }
     many(
         &mut all,
-        |dialect| dialect.insert("events", &names),
+        |dialect| dialect.insert("events", &names).into(),
         known.events.iter(),
         |e| {
             let (run, seq) = (Cell::Int(e.run.map(|no| no.0)), Cell::Int(e.seq.map(|seq| seq.0)));
@@ -85,7 +92,7 @@ pub fn counting<'a>(known: &Known, instance: InstanceNo, counter: i64) -> Statem
     let joins = known.instances.values().all(|row| row.touch == Touch::Read);
     let sql = "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1".into();
     let values = Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]);
-    Statement { sql, writes: Some(ONE_ROW), joins, values }
+    Statement { sql, writes: Some(ONE_ROW), joins, values, row: Some(Instance::place(instance)) }
 }
 
 /// Deletes all rows that belong to a run.
@@ -118,19 +125,21 @@ pub fn write_failure(e: tokio_postgres::Error) -> Error {
 }
 
 /// Inserts and updates the touched rows.
-fn write<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
+fn write<'a, T: Remembered + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
     let of = |touch| T::held(known).values().filter(move |row: &&Row<T>| row.touch == touch);
-    many(all, |dialect| dialect.texts::<T>().insert.clone(), of(Touch::Insert), |row| every(&row.value))?;
+    let insert = |dialect: Dialect| dialect.texts::<T>().insert.as_str().into();
+    many(all, insert, of(Touch::Insert), |row| every(&row.value))?;
     let inserted = all.len();
     let wanted = |write| write == Write::Key || Postgres.rewrites(write);
     let changed = |row: &'a Row<T>| cells(&row.value, wanted).map_err(no_json);
-    many(all, |dialect| dialect.texts::<T>().update.clone(), of(Touch::Update), changed)?;
+    many(all, |dialect| dialect.texts::<T>().update.as_str().into(), of(Touch::Update), changed)?;
+    let first = of(Touch::Update).next().map(|row| T::place(row.value.id()));
     for update in &mut all[inserted..] {
         // Each row was read: an update that misses one would lose what was decided.
-        update.writes = Some(match update.values {
-            Values::One(_) => ONE_ROW,
-            Values::Many(_) => ROW_OF_EACH,
-        });
+        (update.writes, update.row) = match update.values {
+            Values::One(_) => (Some(ONE_ROW), first),
+            Values::Many(_) => (Some(ROW_OF_EACH), None),
+        };
     }
     Ok(())
 }
@@ -138,7 +147,7 @@ fn write<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -
 /// Inserts the touched rows, or replaces those with the same keys.
 fn put<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
     let touched = T::held(known).values().filter(|row| row.touch != Touch::Read);
-    many(all, |dialect| dialect.texts::<T>().upsert.clone(), touched, |row| every(&row.value))
+    many(all, |dialect| dialect.texts::<T>().upsert.as_str().into(), touched, |row| every(&row.value))
 }
 
 fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
@@ -148,7 +157,7 @@ fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
 /// Adds the statement that writes `rows`, unless there are none.
 fn many<'a, R>(
     all: &mut Vec<Statement<'a>>,
-    sql: impl Fn(Dialect) -> String,
+    sql: impl Fn(Dialect) -> Cow<'static, str>,
     mut rows: impl Iterator<Item = R>,
     cells: impl Fn(R) -> Result<Vec<Cell<'a>>, Error>,
 ) -> Result<(), Error> {
@@ -156,31 +165,38 @@ fn many<'a, R>(
     let first = cells(first)?;
     let mut rows = rows.peekable();
     if rows.peek().is_none() {
-        all.push(Statement { sql: sql(PostgresRow), writes: None, joins: true, values: Values::One(first) });
+        all.push(Statement::new(sql(PostgresRow), Values::One(first)));
         return Ok(());
     }
     let mut arrays: Vec<Vec<Cell<'a>>> = first.into_iter().map(|cell| vec![cell]).collect();
     for row in rows {
         arrays.iter_mut().zip(cells(row)?).for_each(|(array, cell)| array.push(cell));
     }
-    all.push(Statement { sql: sql(Postgres), writes: None, joins: true, values: Values::Many(arrays) });
+    all.push(Statement::new(sql(Postgres), Values::Many(arrays)));
     Ok(())
 }
 
-fn spec_sql(dialect: Dialect) -> String {
-    format!("{} {}", dialect.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
+fn spec_sql(dialect: Dialect) -> Cow<'static, str> {
+    let insert = dialect.insert("specs", &["run_no", "spec"]);
+    format!("{insert} {}", replacing(&["run_no"], &["spec"])).into()
 }
 
-fn delivery_sql(dialect: Dialect) -> String {
+fn delivery_sql(dialect: Dialect) -> Cow<'static, str> {
     let insert = dialect.insert("deliveries", &["name", "version", "delivery"]);
-    format!("{insert} {}", replacing(&["name"], &["version", "delivery"]))
+    format!("{insert} {}", replacing(&["name"], &["version", "delivery"])).into()
 }
 
-fn payload_sql(dialect: Dialect) -> String {
-    let keys = ["run_no", "seq", "role", "part"];
-    let columns: Vec<&str> = PAYLOAD.split(", ").collect();
-    let names = [&keys[..], &columns].concat();
-    format!("{} {}", dialect.insert("payloads", &names), replacing(&keys, &columns))
+/// Returns the statement that writes payloads. Where the transaction inserts their entries, there are none to replace.
+fn payload_sql(dialect: Dialect, are_new: bool) -> Cow<'static, str> {
+    static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
+    let text = &TEXTS[usize::from(dialect == PostgresRow) * 2 + usize::from(are_new)];
+    let text = text.get_or_init(|| {
+        let keys = ["run_no", "seq", "role", "part"];
+        let columns: Vec<&str> = PAYLOAD.split(", ").collect();
+        let insert = dialect.insert("payloads", &[&keys[..], &columns].concat());
+        if are_new { insert } else { format!("{insert} {}", replacing(&keys, &columns)) }
+    });
+    text.as_str().into()
 }
 
 fn payload(p: &NewPayload) -> Result<Vec<Cell<'_>>, Error> {

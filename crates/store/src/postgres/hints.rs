@@ -92,7 +92,7 @@ impl Hints {
         let word = format!("{} {}", self.sender, news.word());
         let values = Values::One(vec![text(self.channel.clone()), text(word)]);
         // A query of a WITH runs only if it is asked for its rows.
-        Statement { sql: "SELECT pg_catalog.pg_notify($1, $2)".into(), writes: None, joins: false, values }
+        Statement { joins: false, ..Statement::new("SELECT pg_catalog.pg_notify($1, $2)".into(), values) }
     }
 }
 

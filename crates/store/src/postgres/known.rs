@@ -21,7 +21,7 @@ use outlast_core::{
         Committed, Name, Namespace, Position,
         rows::{Compactable, Current, Rows, Trimmed},
     },
-    store::load::Key,
+    store::load::{Key, Newest},
     words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Row, RunNo, Seq, Slot, Touch},
 };
 
@@ -95,10 +95,12 @@ pub struct StateKnown {
     pub changes: Vec<Rows>,
 }
 
-/// Key that was asked for. Keys that hold names are kept as their text, which is unique.
+/// Key that was asked for. Keys that hold names are kept as their text, which is unique; that of a step in parts, since
+/// writing it out takes longer than to decide the step.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     Numbered(Key<'static>),
+    Newest(RunNo, Kind, String, String, Option<Seq>),
     Named(String),
 }
 
@@ -121,9 +123,11 @@ impl Mark {
             Key::Matching(run, key) => Key::Matching(run, key),
             Key::OpenCalls(instance) => Key::OpenCalls(instance),
             Key::Position => Key::Position,
+            Key::Newest(Newest { run, kind, scope, key, upto }) => {
+                return Mark::Newest(run, kind, scope.to_owned(), key.to_owned(), upto);
+            }
             Key::RunById(_)
             | Key::Labelled(..)
-            | Key::Newest(_)
             | Key::Namespace(_)
             | Key::State(_)
             | Key::Transaction(_)
@@ -144,7 +148,7 @@ impl Known {
     pub fn asked_rows(&self) -> impl Iterator<Item = &Key<'static>> {
         self.asked.iter().filter_map(|mark| match mark {
             Mark::Numbered(key) => Some(key),
-            Mark::Named(_) => None,
+            Mark::Newest(..) | Mark::Named(_) => None,
         })
     }
 
@@ -298,7 +302,9 @@ impl Known {
         self.events.clear();
         self.payloads.clear();
         self.state = StateKnown::default();
-        self.asked.retain(|mark| !matches!(mark, Mark::Numbered(Key::Position) | Mark::Named(_)));
+        let is_read_again =
+            |mark: &Mark| matches!(mark, Mark::Numbered(Key::Position) | Mark::Newest(..) | Mark::Named(_));
+        self.asked.retain(|mark| !is_read_again(mark));
     }
 }
 

@@ -128,12 +128,16 @@ impl Locks {
     }
 
     /// Returns a condition that holds once the store's lock is taken, the first of all.
-    pub fn store_taken(&self, schema: &SchemaName) -> String {
-        let lock = match self {
-            Locks::Whole => schema.lock(),
-            Locks::Parts(_) => schema.lock_beside_others(),
-        };
-        format!("{lock} IS NOT NULL")
+    fn store_taken(&self, schema: &SchemaName) -> String {
+        match self {
+            Locks::Whole => format!("{} IS NOT NULL", schema.lock()),
+            Locks::Parts(_) => Locks::beside_others(schema),
+        }
+    }
+
+    /// Returns a condition that holds once the store's lock is taken beside others.
+    pub fn beside_others(schema: &SchemaName) -> String {
+        format!("{} IS NOT NULL", schema.lock_beside_others())
     }
 
     /// Returns the two halves of the key of each part, in the order in which parts are locked.
@@ -154,7 +158,7 @@ pub fn in_order_of_events<'a>(schema: &SchemaName) -> Statement<'a> {
     let int = |value| Cell::Int(Some(i64::from(value)));
     let sql = "SELECT pg_advisory_xact_lock($1::int, $2::int)".into();
     let values = Values::One(vec![int(schema.lock_class()), int(EVENTS)]);
-    Statement { sql, writes: None, joins: false, values }
+    Statement { joins: false, ..Statement::new(sql, values) }
 }
 
 /// Returns the run whose rows a need names; `None` for other needs.

@@ -53,11 +53,14 @@ const MOST_LEARNT: i64 = 100_000;
 /// Version of a row that is not there.
 pub const ABSENT: i64 = 0;
 
+/// Number of a transaction, the version of the rows that it writes.
+pub const NUMBER: &str = "(txid_current() & 4294967295)";
+
 /// Number of a run's first entry.
 const FIRST: Seq = Seq(1);
 
 /// Table whose rows are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     Instances,
     Runs,
@@ -75,7 +78,7 @@ pub struct Place(pub Table, pub i64, pub i64);
 pub type Basis = BTreeMap<Place, i64>;
 
 /// Row that is remembered, of one of the tables.
-trait Remembered: Hold {
+pub trait Remembered: Hold {
     fn place(id: Self::Id) -> Place;
 }
 
@@ -364,6 +367,10 @@ impl Table {
             Table::Leases => ("leases", &["run_no", "slot"]),
             Table::Entries => ("entries", &["run_no", "seq"]),
         }
+    }
+
+    pub fn has_two_keys(self) -> bool {
+        self.names().1.len() == 2
     }
 
     /// Returns the query for the version of the row with the key `a`, `b`, two expressions: NULL if there is none. The

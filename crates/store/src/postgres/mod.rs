@@ -31,6 +31,7 @@ mod state;
 mod statement;
 mod time;
 mod tls;
+mod wording;
 mod write;
 mod writer;
 

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// Largest number of prepared statements. The server keeps the plan of each, some ten kilobytes.
-const MOST: usize = 512;
+pub const MOST: usize = 512;
 
 pub struct Named {
     pub client: Link,

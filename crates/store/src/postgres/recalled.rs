@@ -2,10 +2,10 @@
 //! commit in one round trip.
 //!
 //! Each statement costs the server as much as a row or two. So the group of one step is one statement, which is a
-//! transaction by itself. It sees the rows of the moment at which it began, before it waited for its locks. So it locks
-//! each row whose version it checks: that finds the newest version, whoever committed it in between. A lease that was
-//! absent may come unseen in between. That of an adopter refuses nobody; any other has a new fence, and with it changes
-//! the row of its run, which is checked.
+//! transaction by itself. It sees the rows of the moment at which it began, before it waited for its locks. So it updates
+//! or locks each row whose version it checks: that finds the newest version, whoever committed it in between. Leases it does
+//! not check. One of a slot changes hands under a new fence, and with it changes the row of its run; one of an adopter does
+//! when its holder is dead, whose own row tells that. Both rows are checked.
 //!
 //! A larger group, one with other absent rows, and a session that may be behind a pooler, take a transaction of several
 //! statements.
@@ -16,11 +16,13 @@ use outlast_core::words::Micros;
 use tokio_postgres::error::SqlState;
 
 use super::{
-    memory::{ABSENT, Arrays, Basis, Place, Table, by_table},
+    locks::Locks,
+    memory::{ABSENT, Arrays, Basis, NUMBER, Place, Table, by_table},
     named::Named,
-    session::{First, NUMBER, Session, Terms},
-    statement::{Ask as _, Param, params},
+    session::{First, Session, Terms},
+    statement::{Ask as _, Param, param, params},
     time::NOW,
+    wording::{Wording, Written},
     write::{self, Failed, Request, Statement, Values},
 };
 use crate::rows::Cell;
@@ -34,11 +36,6 @@ const MOST_ROWS: usize = 8;
 /// Largest number of bytes of one statement's values. They reach the server in one piece with the end of the statement,
 /// so that no server stops with one half of its message sent, in a transaction that nothing ends.
 const MOST_BYTES: usize = 16 << 10;
-
-/// Expressions that fail a statement where they are reached: a row is not as remembered, and the server's connection is
-/// another session's. They are of no constants, which would be computed as the statement is planned.
-const STALE: &str = "(txid_current() / 0)";
-const ELSEWHERE: &str = "sqrt(-txid_current()::float8)::bigint";
 
 /// Reason why a transaction of one round trip was not committed.
 pub enum AtOnce {
@@ -61,9 +58,11 @@ impl Session {
     ) -> Result<i64, AtOnce> {
         let Some(token) = &self.client.token else { return Err(AtOnce::Stale) };
         let told = Told::default();
-        let done = match self.is_alone && is_small(basis.0, statements) {
-            true => self.run(self.as_one_statement(terms, basis, statements, token, &told)),
-            false => self.run(self.as_several(terms, basis, statements, token, &told)),
+        let done = match terms.locks {
+            Some(locks @ Locks::Parts(_)) if self.is_alone && is_small(basis.0, statements) => {
+                self.run(self.as_one_statement((locks, terms.synced), basis, statements, token, &told))
+            }
+            _ => self.run(self.as_several(terms, basis, statements, token, &told)),
         };
         match done {
             Ok(()) => Ok(told.number.get()),
@@ -75,50 +74,42 @@ impl Session {
 
     async fn as_one_statement(
         &self,
-        terms: &Terms<'_>,
+        (locks, is_synced): (&Locks, bool),
         (basis, now): (&Basis, Micros),
         statements: &[Statement<'_>],
         token: &str,
         told: &Told,
     ) -> Result<(), Failed> {
         let schema = &self.client.client.schema;
-        let mut bound = Bound(vec![Cell::Text(Some(token.into()))]);
-        let is_ours = "coalesce(current_setting('outlast_session.token', true), '') = $1".to_owned();
-        // As `SETTINGS` have it. What else they set, this session began with.
-        let is_synced = match terms.synced {
-            true => {
-                "current_setting('synchronous_commit') <> 'off' OR set_config('synchronous_commit', 'on', true) <> ''"
-            }
-            false => "set_config('synchronous_commit', 'off', true) <> ''",
-        };
-        let mut steps = vec![(is_ours, ELSEWHERE), (is_synced.to_owned(), STALE)];
-        // Locks come first of all and in their order, as in `Locks`.
-        if let Some(locks) = terms.locks {
-            steps.push((locks.store_taken(schema), STALE));
-            for (class, part) in locks.keys(schema) {
-                let (class, part) = (bound.int(class.into()), bound.int(part.into()));
-                steps.push((format!("pg_advisory_xact_lock({class}::int, {part}::int) IS NOT NULL"), STALE));
-            }
+        let keys: Vec<(i32, i32)> = locks.keys(schema).collect();
+        let mut params: Vec<Param<'_>> = vec![param(&token)];
+        keys.iter().for_each(|(class, part)| params.extend([param(class), param(part)]));
+        params.extend([param(&now.0), param(&TOLERANCE_US)]);
+        // A row that is updated is checked as it is.
+        let updated = |place: &Place| statements.iter().any(|statement| statement.row == Some(*place));
+        let is_checked = |(place, _): &(&Place, &i64)| place.0 != Table::Leases && !updated(place);
+        let mut checked = Vec::new();
+        for (Place(table, a, b), version) in basis.iter().filter(is_checked) {
+            params.push(param(a));
+            params.extend(table.has_two_keys().then(|| param(b)));
+            params.push(param(version));
+            checked.push(*table);
         }
-        let (now, tolerance) = (bound.int(now.0), bound.int(TOLERANCE_US));
-        steps.push((format!("abs({NOW} - {now}) <= {tolerance}"), STALE));
-        for (Place(table, a, b), version) in basis {
-            let a = bound.int(*a);
-            let found = table.version(a, || bound.int(*b));
-            steps.push(match *version {
-                ABSENT => (format!("({found}) IS NULL"), STALE),
-                version => (format!("({found} FOR NO KEY UPDATE) = {}", bound.int(version)), STALE),
+        let mut written = Vec::new();
+        for Statement { sql, writes, values, row, .. } in statements {
+            let (before, version) = (params.len(), row.and_then(|place| basis.get(&place)));
+            params.extend(values.params());
+            let values = params.len() - before;
+            params.extend(version.map(param));
+            written.push(Written {
+                sql: sql.clone(),
+                writes: *writes,
+                values,
+                is_checked: version.is_some(),
             });
         }
-        let mut params: Vec<Param<'_>> = bound.0.iter().map(Cell::param).collect();
-        let (parts, counts) = write::joined(statements, &mut params);
-        let counts = if counts.is_empty() { "true" } else { &counts };
-        // A CASE takes its conditions in order, and a query of the WITH runs when its rows are counted, or at the end.
-        let whole =
-            steps.iter().rev().fold(format!("{NUMBER} / ({counts})::int"), |rest, (step, otherwise)| {
-                format!("CASE WHEN {step} THEN {rest} ELSE {otherwise} END")
-            });
-        let sql = format!("WITH {parts} SELECT {whole}");
+        let wording = Wording { is_synced, parts: keys.len(), checked, written };
+        let sql = self.wordings.text(wording, schema);
         write::run_alone(&self.client, Box::pin(told.number_of(&self.client, &sql, &params))).await
     }
 
@@ -174,17 +165,6 @@ impl Told {
         })?;
         self.number.set(rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(ABSENT));
         Ok(())
-    }
-}
-
-/// Values that a statement binds, in order.
-struct Bound<'a>(Vec<Cell<'a>>);
-
-impl Bound<'_> {
-    /// Binds a number and returns its parameter.
-    fn int(&mut self, value: i64) -> String {
-        self.0.push(Cell::Int(Some(value)));
-        format!("${}", self.0.len())
     }
 }
 

@@ -22,11 +22,12 @@ use super::{
     known::Known,
     load,
     locks::Locks,
-    memory::Memory,
+    memory::{Memory, NUMBER},
     named::Named,
     schema_name::SchemaName,
     statement::{Ask as _, Param, params},
     time::NOW,
+    wording::Wordings,
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -79,9 +80,6 @@ const SETTINGS: &str = "set_config('lock_timeout', '30s', true), \
     CASE WHEN NOT $2 THEN set_config('synchronous_commit', 'off', true) \
     WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END";
 
-/// Number of a transaction, as its rows have it.
-pub const NUMBER: &str = "(txid_current() & 4294967295)";
-
 /// A connection and the runtime that drives it, on the writer's thread.
 pub struct Session {
     // Declared first to be dropped first: the connection ends with its client.
@@ -96,6 +94,7 @@ pub struct Session {
     is_proven: Cell<bool>,
     /// Rows of the runs that this process drives, as this session's commits left them.
     pub memory: Memory,
+    pub wordings: Wordings,
 }
 
 /// Wishes for a transaction.
@@ -150,8 +149,8 @@ impl Session {
         })?;
         let epoch = runtime.block_on(Epoch::read(&client));
         let client = Named::new(client, token);
-        let (is_proven, memory) = (Cell::new(false), Memory::default());
-        Ok(Session { client, is_alone, runtime, epoch, is_proven, memory })
+        let (is_proven, memory, wordings) = (Cell::new(false), Memory::default(), Wordings::default());
+        Ok(Session { client, is_alone, runtime, epoch, is_proven, memory, wordings })
     }
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {

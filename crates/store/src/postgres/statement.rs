@@ -25,6 +25,9 @@ pub trait Value: ToSql + Sync {
 impl Value for i64 {
     const TYPE: Type = Type::INT8;
 }
+impl Value for i32 {
+    const TYPE: Type = Type::INT4;
+}
 impl Value for bool {
     const TYPE: Type = Type::BOOL;
 }

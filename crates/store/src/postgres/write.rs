@@ -4,6 +4,7 @@
 //! start. So statements that depend on none of the others become one, whose parts are its `WITH` queries.
 
 use std::{
+    borrow::Cow,
     fmt::Write as _,
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -13,6 +14,7 @@ use std::{
 use futures_util::future::{MaybeDone, join, join_all, maybe_done};
 
 use super::{
+    memory::Place,
     named::Named,
     statement::{Ask as _, Param},
 };
@@ -26,7 +28,7 @@ pub const ROW_OF_EACH: &str = "cardinality($1)";
 
 /// Statement that writes, with the values that it binds.
 pub struct Statement<'a> {
-    pub sql: String,
+    pub sql: Cow<'static, str>,
     /// Number of rows that it must write, as SQL over its parameters; `None` if any number will do.
     ///
     /// A statement that writes another number fails, by a division by zero: the COMMIT is sent right behind it, before
@@ -35,6 +37,15 @@ pub struct Statement<'a> {
     /// Whether neither it nor the other statements of its group see what the other wrote, so that they may run as one.
     pub joins: bool,
     pub values: Values<'a>,
+    /// The one row that it updates, which its text names at the end; `None` for any other statement.
+    pub row: Option<Place>,
+}
+
+impl<'a> Statement<'a> {
+    /// Makes a statement that may join others and write any number of rows.
+    pub fn new(sql: Cow<'static, str>, values: Values<'a>) -> Statement<'a> {
+        Statement { sql, writes: None, joins: true, values, row: None }
+    }
 }
 
 pub enum Values<'a> {
@@ -63,14 +74,17 @@ struct Sent<'a> {
 impl<'a> Sent<'a> {
     /// Joins statements into one.
     fn of(statements: &'a [Statement<'a>]) -> Sent<'a> {
-        let mut params = Vec::new();
-        let (parts, counts) = joined(statements, &mut params);
+        let params: Vec<Vec<Param<'a>>> = statements.iter().map(|one| one.values.params()).collect();
+        let parts = statements.iter().zip(&params);
+        let parts =
+            parts.map(|(one, params)| Part { sql: &one.sql, writes: one.writes, values: params.len() });
+        let (parts, counts) = joined(parts, 0);
         let sql = match statements {
-            [one] if one.writes.is_none() => one.sql.clone(),
+            [one] if one.writes.is_none() => one.sql.clone().into_owned(),
             _ if counts.is_empty() => format!("WITH {parts} SELECT 1"),
             _ => format!("WITH {parts} SELECT 1 / ({counts})::int"),
         };
-        Sent { sql, params }
+        Sent { sql, params: params.concat() }
     }
 
     async fn run(&self, client: &Named) -> Result<(), tokio_postgres::Error> {
@@ -78,20 +92,32 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// Returns statements as the queries of a `WITH`, and the condition that each has written its rows: nothing if any number
-/// will do. Adds their parameters to `params`.
-pub fn joined<'a>(statements: &'a [Statement<'a>], params: &mut Vec<Param<'a>>) -> (String, String) {
+/// Statement as the query of a `WITH`.
+pub struct Part<'a> {
+    pub sql: &'a str,
+    /// As [`Statement::writes`].
+    pub writes: Option<&'static str>,
+    /// Number of values that it binds.
+    pub values: usize,
+}
+
+/// Returns the queries of a `WITH`, and the condition that each has written its rows: nothing if any number will do. Their
+/// parameters follow on `bound` others.
+pub fn joined<'a>(all: impl Iterator<Item = Part<'a>>, mut bound: usize) -> (String, String) {
     let (mut parts, mut counts) = (String::new(), String::new());
-    for (i, statement) in statements.iter().enumerate() {
-        let shift = |sql: &str| shifted(sql, params.len());
-        let (sql, returning) = (shift(&statement.sql), statement.writes.map_or("", |_| " RETURNING 1"));
+    for (i, part) in all.enumerate() {
+        let (sql, returning) = (shifted(part.sql, bound), part.writes.map_or("", |_| " RETURNING 1"));
         let comma = if i == 0 { "" } else { ", " };
         let _ = write!(parts, "{comma}written_{i} AS ({sql}{returning})");
-        if let Some(count) = statement.writes {
+        if let Some(count) = part.writes {
             let and = if counts.is_empty() { "" } else { " AND " };
-            let _ = write!(counts, "{and}(SELECT count(*) FROM written_{i}) = {}", shift(count));
+            let _ = match count {
+                // An update by a key: it writes one row or none.
+                ONE_ROW => write!(counts, "{and}EXISTS (SELECT FROM written_{i})"),
+                _ => write!(counts, "{and}(SELECT count(*) FROM written_{i}) = {}", shifted(count, bound)),
+            };
         }
-        params.extend(statement.values.params());
+        bound += part.values;
     }
     (parts, counts)
 }
@@ -206,7 +232,7 @@ mod tests {
 
     fn statement(sql: &str, writes: Option<&'static str>, values: &[i64]) -> Statement<'static> {
         let values = Values::One(values.iter().map(|value| Cell::Int(Some(*value))).collect());
-        Statement { sql: sql.into(), writes, joins: true, values }
+        Statement { writes, ..Statement::new(sql.to_owned().into(), values) }
     }
 
     #[test]
@@ -216,14 +242,14 @@ mod tests {
         let sql = |statements: &[Statement<'_>]| Sent::of(statements).sql;
         assert_eq!(sql(&[insert()]), "INSERT INTO t VALUES ($1, $2)");
         let alone = "WITH written_0 AS (UPDATE u SET a = $2 WHERE no = $1 RETURNING 1) \
-                     SELECT 1 / ((SELECT count(*) FROM written_0) = 1)::int";
+                     SELECT 1 / (EXISTS (SELECT FROM written_0))::int";
         assert_eq!(sql(&[update()]), alone);
         let each = Statement { writes: Some(ROW_OF_EACH), ..update() };
         let all = [insert(), update(), each];
         let joined = "WITH written_0 AS (INSERT INTO t VALUES ($1, $2)), \
                       written_1 AS (UPDATE u SET a = $4 WHERE no = $3 RETURNING 1), \
                       written_2 AS (UPDATE u SET a = $6 WHERE no = $5 RETURNING 1) \
-                      SELECT 1 / ((SELECT count(*) FROM written_1) = 1 AND \
+                      SELECT 1 / (EXISTS (SELECT FROM written_1) AND \
                       (SELECT count(*) FROM written_2) = cardinality($5))::int";
         assert_eq!(sql(&all), joined);
         assert_eq!(Sent::of(&all).params.len(), 6);

@@ -1,14 +1,17 @@
 //! Rows that a process remembers on PostgreSQL, while other processes write them too.
 
+use std::sync::Arc;
+
 use outlast_core::{
     engine::{run::process::DeclareDead, step::Step},
     journal::State,
     store::{Ask as _, Durability},
-    words::id::Seq,
+    words::{clock::ManualClock, id::Seq},
 };
 
 use crate::{
-    beds::{Opened, open_at},
+    bed::BEGINNING,
+    beds::{Opened, open_at, open_by},
     private_postgres::Database,
     relay::{Cut, Relay},
     stage::{Process, Stage},
@@ -108,4 +111,45 @@ fn a_group_takes_its_locks_before_it_touches_a_row() {
     assert_eq!(database.value(free).as_deref(), Some("1"));
     holder.commit();
     recorded.wait().unwrap();
+}
+
+/// Each row that a step is decided on is checked, and as it is under the group's locks: one that another has written makes
+/// the round trip vain, and two more read and write.
+#[test]
+fn a_step_that_is_decided_on_a_row_that_another_has_written_since_is_done_anew() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let clock = Arc::new(ManualClock::new(BEGINNING));
+    let s = Stage::on(Opened(open_by(clock, &database.url_at(relay.directory()))));
+    let p = s.process("p");
+    let keys = [
+        ("instances", "no"),
+        ("runs", "no"),
+        ("envelopes", "no"),
+        ("attempts", "run_no"),
+        ("leases", "run_no"),
+    ];
+    for (table, key) in keys {
+        let write = || database.execute(&format!("UPDATE outlast.{table} SET {key} = {key}"));
+        for is_waiting in [false, true] {
+            // Of a new run all keys are known.
+            let agent = p.claim(s.run(&format!("{table}-{is_waiting}")).create());
+            for key in ["first", "second"] {
+                agent.begins(key);
+            }
+            relay.passed();
+            if is_waiting {
+                let holder = database.begun("SELECT pg_advisory_xact_lock(31372865309864820)");
+                let begun = s.store().ask(agent.step("third"), Durability::Synced);
+                database.wait_for_a_waiting_server();
+                write();
+                holder.commit();
+                begun.wait().unwrap();
+            } else {
+                write();
+                agent.begins("third");
+            }
+            assert_eq!(relay.passed().round_trips, 3, "{table} {is_waiting}");
+        }
+    }
 }

@@ -74,10 +74,11 @@ pub async fn outcome(client: &impl Ask, id: &str) -> Result<Option<Committed>> {
 /// Adds the statements that write the rows touched by a decision, in order.
 pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
     all.extend(changes(Dialect::PostgresRow, rows).into_iter().map(|change| Statement {
-        sql: change.sql,
+        sql: change.sql.into(),
         writes: change.writes_one.then_some(ONE_ROW),
         joins: false,
         values: Values::One(change.cells),
+        row: None,
     }));
 }
 
