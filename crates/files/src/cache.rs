@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, io, os::unix::fs::OpenOptionsExt as _, path:
 use rustix::fs::Stat;
 
 use crate::{
-    id::Id,
+    Id,
     tree::{Reader, Snapshot},
 };
 

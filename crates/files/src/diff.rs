@@ -1,8 +1,8 @@
 //! The difference of two trees.
 
 use crate::{
+    Id,
     error::{Error, shown},
-    id::Id,
     objects::Objects,
     tree::{Node, Tree},
 };

@@ -2,7 +2,9 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use crate::id::Id;
+use outlast_core::store;
+
+use crate::Id;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -11,6 +13,9 @@ pub enum Error {
     /// The store of files cannot be written.
     #[error("{what}: {source}")]
     Keep { what: String, source: io::Error },
+    /// The place that machines share failed.
+    #[error(transparent)]
+    Shared(#[from] store::Error),
     /// What stands in the store is not what Outlast wrote.
     #[error("{what} is damaged")]
     Corrupt { what: String },
@@ -57,6 +62,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Error::Io { .. } | Error::Keep { .. } => "files_io",
+            Error::Shared(e) => e.code(),
             Error::Corrupt { .. } | Error::Missing(_) => "files_corrupt",
             Error::OverLimit { .. } => "files_over_limit",
             Error::Refused(_) => "files_changed",

@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::Id;
+use crate::Id;
 
 /// State of a repository: HEAD, branch and index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

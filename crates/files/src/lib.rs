@@ -12,11 +12,11 @@ mod diff;
 mod error;
 mod fault;
 mod git;
-mod id;
 mod objects;
 mod pack;
 mod restore;
 mod rules;
+mod shared;
 mod take;
 #[cfg(test)]
 mod tests;
@@ -26,9 +26,11 @@ pub use cache::Cache;
 pub use diff::{Change, at, diff};
 pub use error::{Error, Refused};
 pub use git::Repository;
-pub use id::Id;
 pub use objects::{Collected, Held, Objects};
+/// Name of an object: the SHA-256 of its content.
+pub use outlast_core::words::Digest as Id;
 pub use restore::{Restored, Wish, recover, restore};
 pub use rules::{Rules, SECRETS};
+pub use shared::SPARED_US;
 pub use take::{Taken, take};
 pub use tree::{Node, Passed, Snapshot};

@@ -14,10 +14,10 @@ use std::{
 use rustix::fs::FlockOperation;
 
 use crate::{
+    Id,
     error::{About as _, Error},
-    id::Id,
     pack::{self, Row, Writer},
-    tree::{self, Node, Snapshot, Tree},
+    tree::{self, Snapshot, Tree, walk},
 };
 
 /// Objects of a store.
@@ -117,12 +117,31 @@ impl Objects {
         Ok(())
     }
 
-    pub(crate) fn contains(&self, id: &Id) -> bool {
+    /// Returns whether an object is in the packs.
+    pub fn contains(&self, id: &Id) -> bool {
         self.rows.contains_key(id)
+    }
+
+    /// Largest number of bytes that all packs may have.
+    pub(crate) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Sum of the bytes that objects take in the packs.
+    pub(crate) fn stored_size(&self, ids: &[Id]) -> u64 {
+        ids.iter().filter_map(|id| self.rows.get(id)).map(|(_, row)| u64::from(row.stored)).sum()
     }
 
     /// Reads an object. Errors: `Missing`, `Corrupt`.
     pub(crate) fn get(&mut self, id: &Id) -> Result<Vec<u8>, Error> {
+        let (length, stored) = self.stored(id)?;
+        let place = || self.directory.display();
+        let corrupt = || Error::Corrupt { what: format!("object {id} in {}", place()) };
+        pack::content(*id, length, stored).ok_or_else(corrupt)
+    }
+
+    /// Reads an object as it is stored, with the length of its content. Errors: `Missing`.
+    pub(crate) fn stored(&mut self, id: &Id) -> Result<(u32, Vec<u8>), Error> {
         let (name, row) = self.rows.get(id).ok_or(Error::Missing(*id))?;
         let path = self.directory.join(name);
         if self.open.as_ref().is_none_or(|(open, _)| open != name) {
@@ -130,7 +149,7 @@ impl Objects {
             self.open = Some((name.clone(), file));
         }
         match &self.open {
-            Some((_, file)) => pack::read(file, row, &path),
+            Some((_, file)) => Ok((row.length, pack::stored(file, row, &path)?)),
             None => Err(Error::Missing(*id)),
         }
     }
@@ -141,8 +160,7 @@ impl Objects {
 
     /// Reads a snapshot by its name. Errors: `Missing`, `Corrupt`.
     pub fn snapshot(&mut self, id: &Id) -> Result<Snapshot, Error> {
-        let bytes = self.get(id)?;
-        serde_json::from_slice(&bytes).map_err(|_| Error::Corrupt { what: format!("snapshot {id}") })
+        tree::snapshot(id, &self.get(id)?)
     }
 
     /// Reads the whole content of a file. Errors: `Missing`, `Corrupt`.
@@ -178,9 +196,8 @@ impl Objects {
         }
         let before = self.size();
         let mut needed = HashSet::new();
-        for snapshot in live.iter().copied().chain(crate::restore::needed(&self.directory)?) {
-            self.mark(&snapshot, &mut needed)?;
-        }
+        let live = [live, &crate::restore::needed(&self.directory)?].concat();
+        self.mark(&live, &mut needed)?;
         let mut kept: HashMap<&str, u64> = HashMap::new();
         for (id, (pack, row)) in &self.rows {
             if needed.contains(id) {
@@ -211,28 +228,14 @@ impl Objects {
         Ok(Collected { packs: sparse.len(), bytes: before.saturating_sub(self.size()) })
     }
 
-    /// Adds all objects that a snapshot needs. Errors: `Missing`, `Corrupt`.
-    fn mark(&mut self, snapshot: &Id, needed: &mut HashSet<Id>) -> Result<(), Error> {
-        let mut trees = vec![self.snapshot(snapshot)?.tree];
-        needed.insert(*snapshot);
-        while let Some(tree) = trees.pop() {
-            if !needed.insert(tree) {
-                continue;
-            }
-            for (_, node) in self.tree(&tree)? {
-                match node {
-                    Node::File { parts, .. } => {
-                        if let Some(part) = parts.iter().find(|part| !self.contains(part)) {
-                            return Err(Error::Missing(*part));
-                        }
-                        needed.extend(parts);
-                    }
-                    Node::Directory { tree, .. } => trees.push(tree),
-                    Node::Link { .. } | Node::Passed(_) => {}
-                }
-            }
+    /// Adds all objects that snapshots need to `needed`, and returns those that were not in it. Errors: `Missing`,
+    /// `Corrupt`.
+    pub(crate) fn mark(&mut self, snapshots: &[Id], needed: &mut HashSet<Id>) -> Result<Vec<Id>, Error> {
+        let walked = walk(snapshots, needed, &mut |ids| ids.iter().map(|id| self.get(id)).collect())?;
+        match walked.iter().find(|id| !self.contains(id)) {
+            Some(missing) => Err(Error::Missing(*missing)),
+            None => Ok(walked),
         }
-        Ok(())
     }
 
     /// Reads every object and checks that each snapshot of `live` is whole. Returns what is wrong.
@@ -242,7 +245,7 @@ impl Objects {
         let mut wrong: Vec<String> =
             ids.iter().filter_map(|id| self.get(id).err()).map(|e| e.to_string()).collect();
         for snapshot in live {
-            if let Err(e) = self.mark(snapshot, &mut HashSet::new()) {
+            if let Err(e) = self.mark(&[*snapshot], &mut HashSet::new()) {
                 wrong.push(format!("snapshot {snapshot}: {e}"));
             }
         }
@@ -258,6 +261,11 @@ pub(crate) struct Adding<'a> {
 }
 
 impl Adding<'_> {
+    /// Returns whether an object is in the packs, or was added.
+    pub fn has(&self, id: &Id) -> bool {
+        self.objects.contains(id) || self.fresh.contains(id)
+    }
+
     /// Adds an object if the store does not have it. Errors: `OverLimit`.
     pub fn put(&mut self, content: &[u8]) -> Result<Id, Error> {
         let id = Id::of(content);

@@ -12,9 +12,9 @@ use std::{
 };
 
 use crate::{
+    Id,
     error::{About as _, Error},
     fault,
-    id::Id,
     tree::Reader,
 };
 
@@ -37,7 +37,7 @@ pub struct Row {
     pub id: Id,
     at: u64,
     pub stored: u32,
-    length: u32,
+    pub length: u32,
 }
 
 /// Reads the table of a pack. Errors: `Corrupt`.
@@ -68,17 +68,20 @@ pub fn table(path: &Path) -> Result<Vec<Row>, Error> {
     table.chunks_exact(ROW).map(row).collect::<Option<_>>().ok_or_else(corrupt)
 }
 
-/// Reads an object and checks it against its name. Errors: `Corrupt`.
-pub fn read(pack: &File, row: &Row, place: &Path) -> Result<Vec<u8>, Error> {
-    let what = || format!("object {} in {}", row.id, place.display());
+/// Reads an object as it is stored.
+pub fn stored(pack: &File, row: &Row, place: &Path) -> Result<Vec<u8>, Error> {
     let mut stored = vec![0; row.stored as usize];
-    pack.read_exact_at(&mut stored, row.at).about(what)?;
-    let corrupt = || Error::Corrupt { what: what() };
-    let content = match row.stored < row.length {
-        true => zstd::bulk::decompress(&stored, row.length as usize).map_err(|_| corrupt())?,
+    pack.read_exact_at(&mut stored, row.at).about(|| format!("object {} in {}", row.id, place.display()))?;
+    Ok(stored)
+}
+
+/// Returns the content of a stored object, checked against its name; `None`: it is damaged.
+pub fn content(id: Id, length: u32, stored: Vec<u8>) -> Option<Vec<u8>> {
+    let content = match stored.len() < length as usize {
+        true => zstd::bulk::decompress(&stored, length as usize).ok()?,
         false => stored,
     };
-    (Id::of(&content) == row.id).then_some(content).ok_or_else(corrupt)
+    (Id::of(&content) == id).then_some(content)
 }
 
 /// A pack that is being written. Without an object, no file is made. Dropped before its end, it leaves a file that the

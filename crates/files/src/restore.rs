@@ -24,12 +24,11 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    beneath,
+    Id, beneath,
     cache::Cache,
     diff::{Change, diff},
     error::{About as _, Error, Refused, shown},
     fault::point,
-    id::Id,
     objects::Objects,
     pack::sync_directory,
     rules::{Rules, STAGE},

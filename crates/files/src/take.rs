@@ -20,11 +20,10 @@ use rustix::{
 };
 
 use crate::{
-    beneath,
+    Id, beneath,
     cache::{Cache, Looks},
     error::{About as _, Error, shown},
     git,
-    id::Id,
     objects::{Adding, Objects},
     rules::{Judge, Rules},
     tree::{self, Node, Passed, Snapshot, Tree},

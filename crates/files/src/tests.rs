@@ -13,6 +13,8 @@ use std::{
 
 use crate::{fault, *};
 
+mod shared;
+
 /// What a test's tree is, by path: kind, mode and content.
 type Model = BTreeMap<Vec<u8>, (char, u32, Vec<u8>)>;
 

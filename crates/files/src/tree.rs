@@ -3,9 +3,11 @@
 //! A tree is the sorted list of one directory's names. A name that is not kept is in the list too, with the reason: so
 //! that a restoration knows what it must leave alone.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Error, git::Repository, id::Id};
+use crate::{Id, error::Error, git::Repository};
 
 /// What one name of a directory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +169,50 @@ pub(crate) fn decode(id: Id, bytes: &[u8]) -> Result<Tree, Error> {
         tree.push((name, node));
     }
     Ok(tree)
+}
+
+/// Reads a snapshot. Errors: `Corrupt`.
+pub(crate) fn snapshot(id: &Id, bytes: &[u8]) -> Result<Snapshot, Error> {
+    serde_json::from_slice(bytes).map_err(|_| Error::Corrupt { what: format!("snapshot {id}") })
+}
+
+/// Most objects that a walk reads at once.
+const AT_ONCE: usize = 512;
+
+/// Adds all objects that snapshots need to `seen`, and returns those that were not in it; the contents of files are not
+/// read. `read` returns the contents of objects, in their order.
+pub(crate) fn walk(
+    snapshots: &[Id],
+    seen: &mut HashSet<Id>,
+    read: &mut dyn FnMut(&[Id]) -> Result<Vec<Vec<u8>>, Error>,
+) -> Result<Vec<Id>, Error> {
+    let mut walked: Vec<Id> = snapshots.iter().copied().filter(|id| seen.insert(*id)).collect();
+    let mut trees = Vec::new();
+    for ids in walked.chunks(AT_ONCE) {
+        for (id, bytes) in ids.iter().zip(read(ids)?) {
+            trees.push(snapshot(id, &bytes)?.tree);
+        }
+    }
+    while !trees.is_empty() {
+        trees.retain(|id| seen.insert(*id));
+        let mut below = Vec::new();
+        for ids in trees.chunks(AT_ONCE) {
+            for (id, bytes) in ids.iter().zip(read(ids)?) {
+                for (_, node) in decode(*id, &bytes)? {
+                    match node {
+                        Node::File { parts, .. } => {
+                            walked.extend(parts.into_iter().filter(|part| seen.insert(*part)));
+                        }
+                        Node::Directory { tree, .. } => below.push(tree),
+                        Node::Link { .. } | Node::Passed(_) => {}
+                    }
+                }
+            }
+        }
+        walked.append(&mut trees);
+        trees = below;
+    }
+    Ok(walked)
 }
 
 /// Reader of numbers and bytes as objects and caches have them.

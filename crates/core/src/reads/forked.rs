@@ -10,7 +10,8 @@ use crate::{
     journal::{Entry, ItemRow, Payload, Role},
     run::Origin,
     store::{
-        Answer, Durability, Error, Hint, Losses, Page, Question, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
+        Answer, Durability, Error, Hint, Losses, Page, Question, SharedObjects, Sought, StepRow, Store,
+        Ticket, WHOLE_VALUE,
     },
     words::{RunNo, Seq},
 };
@@ -220,5 +221,8 @@ impl Store for Forked {
     }
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
+    }
+    fn objects(&self) -> Option<&dyn SharedObjects> {
+        self.inner.objects()
     }
 }

@@ -4,6 +4,7 @@ mod error;
 pub mod filter;
 mod hint;
 pub mod load;
+pub mod objects;
 mod question;
 pub mod state;
 
@@ -35,6 +36,7 @@ use crate::{
 pub use error::Error;
 pub use filter::{ApprovalFilter, Page, Sought, Which};
 pub use hint::{Hint, Loss, Losses, News};
+pub use objects::SharedObjects;
 pub use question::{Answer, Question};
 use question::{ask_each, questions};
 
@@ -182,6 +184,10 @@ pub trait Store: Send + Sync {
     /// Returns whether processes on other machines may use the store.
     fn is_shared(&self) -> bool {
         false
+    }
+    /// Returns the place of the objects that machines share through this store; `None`: it has none.
+    fn objects(&self) -> Option<&dyn SharedObjects> {
+        None
     }
     /// Returns whether the store is behind another machine's server: its runs' processes, logs and directories are there.
     fn is_remote(&self) -> bool {

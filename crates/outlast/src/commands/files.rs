@@ -149,7 +149,9 @@ impl Opened {
         let not_kept = || FilesError::NotKept { run: id.to_string() };
         let (kept, command) = of_run(&view).ok_or_else(not_kept)?;
         let history = History::read(store, view.run.no)?;
-        let files = Files::open(&context.place, id, kept, command, false)?;
+        let mut files = Files::open(context, id, kept, command, false)?;
+        let snapshots: Vec<Id> = history.steps.iter().map(|step| step.kept.snapshot).collect();
+        files.bring(store, &snapshots)?;
         Ok(Opened { history, files, view })
     }
 

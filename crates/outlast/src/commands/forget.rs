@@ -63,7 +63,7 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
         }
     }
     if !args.dry_run {
-        files::collect(store, &context.place)?;
+        files::collect(store, context)?;
     }
     if page.look.json {
         let runs: Vec<&str> = forgotten.iter().map(|run| run.id.as_str()).collect();
@@ -232,7 +232,7 @@ pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
             _ => {}
         }
     }
-    files::collect(store, &context.place)?;
+    files::collect(store, context)?;
     let stays = wanted.iter().find_map(|no| family.id(*no));
     match stays {
         Some(run) if gone.is_empty() => return Err(CommandError::RunStays { run: run.to_string() }.into()),

@@ -87,7 +87,8 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     fs::create_dir_all(&into)?;
     let directory = into.canonicalize()?.to_string_lossy().into_owned();
     let there = KeptFiles { directory: Some(directory.clone()), ..kept.clone() };
-    let mut files = Files::open(&context.place, &view.run.id, &there, command, false)?;
+    let mut files = Files::open(context, &view.run.id, &there, command, false)?;
+    files.bring(store, &[snapshot])?;
     let is_empty = fs::read_dir(&into)?.next().is_none();
     let wanted = files.objects.snapshot(&snapshot).map_err(FilesError::from)?.tree;
     if !is_empty && files.take()?.snapshot.tree != wanted {

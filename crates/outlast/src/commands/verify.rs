@@ -45,7 +45,7 @@ pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Res
         repaired.extend(damage.into_iter().filter(|line| !again(line)));
         damage = left;
     }
-    damage.extend(files::damage(store, &context.place)?);
+    damage.extend(files::damage(store, context)?);
     let named = store.budgets()?;
     let mut count = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();

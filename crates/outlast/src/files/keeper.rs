@@ -1,6 +1,7 @@
 //! Takes snapshots while a run goes on, on a thread of its own.
 
 use std::{
+    fs,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -54,6 +55,8 @@ pub struct Target {
     /// Newest snapshot of the run before this resumption.
     pub last: Option<Id>,
     pub force: Vec<String>,
+    /// Whether the newest snapshot was taken on another machine: what is here is not the run's.
+    pub is_elsewhere: bool,
 }
 
 struct Taking {
@@ -129,7 +132,9 @@ impl Taking {
             match order {
                 Order::Begin { actor, restore, done } => {
                     self.actor = Some(actor);
-                    self.take(Moment::Begin, None);
+                    if !restore.as_ref().is_some_and(|target| target.is_elsewhere) {
+                        self.take(Moment::Begin, None);
+                    }
                     let restored = restore.map_or(Ok(()), |target| self.restore(&target));
                     let _ = done.send(restored);
                 }
@@ -207,15 +212,21 @@ impl Taking {
             None => 0,
         };
         let late = call.is_some_and(|seq| self.answered.load(Ordering::Relaxed) >= seq.0);
-        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), changed, late };
+        let taken_in = self.files.own_name.clone();
+        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), changed, late, taken_in };
         let value = Payload::encode(&serde_json::to_vec(&kept).unwrap_or_default());
         let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name: Name::files(), value };
-        self.store.run_verb(checkpoint, Durability::Synced)?;
+        let store = self.store.as_ref();
+        self.files.publish(store, &snapshot, || store.run_verb(checkpoint, Durability::Synced))?;
         self.last = Some((snapshot, tree));
         Ok(())
     }
 
     fn restore(&mut self, target: &Target) -> Result<(), FilesError> {
+        self.files.bring(self.store.as_ref(), &[target.snapshot])?;
+        if target.is_elsewhere {
+            fs::create_dir_all(&self.files.root)?;
+        }
         let asked = Asked { to: target.snapshot, last: target.last, only: &[], force: &target.force };
         let restored = self.files.restore(&asked)?;
         let tree = self.files.objects.snapshot(&target.snapshot)?.tree;

@@ -1,7 +1,7 @@
 //! Files that are kept with a run: where they are, and which snapshot belongs to which entry of its journal.
 //!
-//! The objects are beside the store; each snapshot is a checkpoint of Outlast's own in the journal. See
-//! `docs/design/files.md`.
+//! The objects are beside the store; those of a database are in it, and in a directory of each machine. Each snapshot is
+//! a checkpoint of Outlast's own in the journal. See `docs/design/files.md`.
 
 pub mod history;
 pub mod keeper;
@@ -21,14 +21,18 @@ use outlast_core::{
     named,
     reads::runs,
     run::{Command, KeptFiles},
-    store::{RunFilter, RunView, Store},
-    words::{RunId, RunNo},
+    store::{self, RunFilter, RunView, Store},
+    words::{Entropy, RunId, RunNo, clock::random},
 };
-use outlast_files::{Cache, Collected, Id, Objects, Restored, Rules, Wish};
+use outlast_files::{Cache, Id, Objects, Restored, Rules, SPARED_US, Wish};
 use serde::{Deserialize, Serialize};
 
 use self::history::History;
-use crate::{disk::beside, program::error::FilesError, settings::store_address::StoreAddress};
+use crate::{
+    disk::write_new,
+    program::{context::Context, error::FilesError, run_directory},
+    settings::store_address::StoreAddress,
+};
 
 /// Most bytes that the files of all runs of a store take, unless a run says otherwise.
 const MOST: u64 = 10 << 30;
@@ -62,6 +66,9 @@ pub struct Kept {
     /// Whether the call's answer came before the tree was taken: what the next tool wrote first may be in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
+    /// Directory of objects in which it was taken, by its own name; `None` beside a store in a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_in: Option<String>,
 }
 
 /// Returns whether an entry holds a snapshot of files.
@@ -95,42 +102,92 @@ pub struct Files {
     cache_file: PathBuf,
     /// File with the snapshots that restorations by hand have kept.
     saved_file: PathBuf,
+    /// Name of the directory of the objects; `None` beside a store in a file.
+    pub own_name: Option<String>,
+    /// Objects of snapshots that the journal has, in a store that machines share.
+    published: HashSet<Id>,
 }
 
-/// Returns the directory of a store's objects.
-///
-/// Errors: `NoPlace` for a database: its runs have no files yet.
-pub fn directory(place: &StoreAddress) -> Result<PathBuf, FilesError> {
-    match place {
-        StoreAddress::File(store) => Ok(beside(store, ".files")),
-        StoreAddress::Postgres(_) => Err(FilesError::NoPlace { place: place.to_string() }),
+/// Returns the directory of a store's objects on this machine. Errors: `NoPlace`.
+pub fn directory(context: &Context) -> Result<PathBuf, FilesError> {
+    Ok(run_directory::of_store(&context.place, "files", &context.around)?)
+}
+
+/// Returns the name of a directory of objects, which it is given once.
+fn own_name(directory: &Path, entropy: &dyn Entropy) -> io::Result<String> {
+    let file = directory.join("name");
+    match fs::read_to_string(&file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        name => return name,
     }
+    let name: [u8; 16] = random(entropy);
+    let fresh = directory.join(format!("unfinished-{}-name", std::process::id()));
+    write_new(&fresh, Id::of(&name).to_string().as_bytes())?;
+    // Of two processes, one is first.
+    match fs::hard_link(&fresh, &file) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => fs::remove_file(&fresh)?,
+    }
+    fs::read_to_string(&file)
 }
 
 impl Files {
     /// Opens the files of a run. `create`: makes the directory of the objects. Restorations that a kill cut off are
     /// finished.
     pub fn open(
-        place: &StoreAddress,
+        context: &Context,
         run: &RunId,
         kept: &KeptFiles,
         command: &Command,
         create: bool,
     ) -> Result<Files, FilesError> {
-        let directory = directory(place)?;
+        let directory = directory(context)?;
         let root = PathBuf::from(kept.directory.as_ref().unwrap_or(&command.directory));
-        let mut objects = Objects::open(&directory, create, kept.max_bytes.unwrap_or(MOST))?;
-        let store = match place {
-            StoreAddress::File(store) => Some(store.clone()),
-            StoreAddress::Postgres(_) => None,
+        let (store, is_shared) = match &context.place {
+            StoreAddress::File(store) => (Some(store.clone()), false),
+            StoreAddress::Postgres(_) => (None, true),
         };
+        // What machines share comes from others where this one has nothing yet.
+        let mut objects = Objects::open(&directory, create || is_shared, kept.max_bytes.unwrap_or(MOST))?;
+        let own_name = is_shared.then(|| own_name(&directory, context.entropy.as_ref())).transpose()?;
         let rules = Rules { keep_ignored: kept.ignored, exclude: kept.exclude.clone(), store };
         let which = format!("{}\n{}\n{:?}", root.display(), kept.ignored, kept.exclude);
         let cache_file = directory.join(format!("{}.cache", Id::of(which.as_bytes())));
         let saved_file = directory.join(saved(run));
         outlast_files::recover(&mut objects, &root)?;
         let cache = Cache::load(&cache_file);
-        Ok(Files { objects, root, rules, cache, saved_cache: None, cache_file, saved_file })
+        let (saved_cache, published) = (None, HashSet::new());
+        Ok(Files { objects, root, rules, cache, saved_cache, cache_file, saved_file, own_name, published })
+    }
+
+    /// Records a snapshot of this machine by `record`, once it is where other machines find it.
+    pub fn publish<T>(
+        &mut self,
+        store: &dyn Store,
+        snapshot: &Id,
+        record: impl FnOnce() -> Result<T, store::Error>,
+    ) -> Result<T, FilesError> {
+        let Some(place) = store.objects() else { return Ok(record()?) };
+        let began = now_us();
+        let published = self.objects.publish(place, snapshot, &mut self.published).map_err(FilesError::from);
+        let recorded = published.and_then(|()| Ok(record()?));
+        let is_late = now_us() - began > SPARED_US / 2;
+        if recorded.is_err() || is_late {
+            self.published.clear();
+        }
+        if is_late && recorded.is_ok() {
+            // The machine was suspended: a sweep may have come in between.
+            self.objects.publish(place, snapshot, &mut self.published)?;
+        }
+        recorded
+    }
+
+    /// Brings snapshots here that other machines have taken.
+    pub fn bring(&mut self, store: &dyn Store, snapshots: &[Id]) -> Result<(), FilesError> {
+        match store.objects() {
+            Some(place) => Ok(self.objects.bring(place, snapshots)?),
+            None => Ok(()),
+        }
     }
 
     /// Takes a snapshot. Durable when it returns.
@@ -232,32 +289,52 @@ fn inside(path: &str) -> Vec<u8> {
     path.components().collect::<PathBuf>().as_os_str().as_encoded_bytes().to_vec()
 }
 
-/// Removes what no run of the store needs any more. `None`: nothing is kept in this store.
-pub fn collect(store: &dyn Store, place: &StoreAddress) -> Result<Option<Collected>, FilesError> {
-    let Some(mut objects) = open(place)? else { return Ok(None) };
+/// Removes what no run of the store needs any more.
+pub fn collect(store: &dyn Store, context: &Context) -> Result<(), FilesError> {
+    let Some(mut objects) = open(store, context)? else { return Ok(()) };
     let alone = objects.alone()?;
-    let live = live(store, &objects, true)?;
-    Ok(Some(objects.collect(&alone, &live)?))
+    // What is recorded from here on is not read below.
+    let now = store.now()?;
+    let (of_runs, by_hand) = live(store, &objects, true)?;
+    let mut live = [of_runs, by_hand].concat();
+    if let Some(place) = store.objects() {
+        objects.sweep(place, &live, now)?;
+        live.retain(|snapshot| objects.contains(snapshot));
+    }
+    objects.collect(&alone, &live)?;
+    Ok(())
 }
 
 /// Returns what is damaged in the objects of a store.
-pub fn damage(store: &dyn Store, place: &StoreAddress) -> Result<Vec<String>, FilesError> {
-    let Some(mut objects) = open(place)? else { return Ok(Vec::new()) };
-    let live = live(store, &objects, false)?;
-    Ok(objects.verify(&live)?)
+pub fn damage(store: &dyn Store, context: &Context) -> Result<Vec<String>, FilesError> {
+    let Some(mut objects) = open(store, context)? else { return Ok(Vec::new()) };
+    let (of_runs, by_hand) = live(store, &objects, false)?;
+    let mut wrong = match store.objects() {
+        Some(place) => objects.verify_shared(place, &of_runs)?,
+        None => Vec::new(),
+    };
+    let mut live = [of_runs, by_hand].concat();
+    live.retain(|snapshot| store.objects().is_none() || objects.contains(snapshot));
+    wrong.extend(objects.verify(&live)?);
+    Ok(wrong)
 }
 
-fn open(place: &StoreAddress) -> Result<Option<Objects>, FilesError> {
-    let StoreAddress::File(_) = place else { return Ok(None) };
-    let directory = directory(place)?;
-    // Its size is looked at where files are added.
-    Ok(if directory.exists() { Some(Objects::open(&directory, false, u64::MAX)?) } else { None })
+/// Opens the objects of a store; `None`: it has none.
+fn open(store: &dyn Store, context: &Context) -> Result<Option<Objects>, FilesError> {
+    let directory = directory(context)?;
+    let is_shared = match store.objects() {
+        Some(place) => place.size()? > 0,
+        None => false,
+    };
+    // Their size is looked at where files are added.
+    let open = || Objects::open(&directory, is_shared, u64::MAX);
+    Ok((is_shared || directory.exists()).then(open).transpose()?)
 }
 
-/// Returns the snapshots that the runs of the store have, and those that restorations by hand kept. `forget`: files of
-/// the latter whose run is gone are removed.
-fn live(store: &dyn Store, objects: &Objects, forget: bool) -> Result<Vec<Id>, FilesError> {
-    let (mut live, mut names) = (Vec::new(), HashSet::new());
+/// Returns the snapshots that the runs of the store have, and those that restorations by hand kept on this machine.
+/// `forget`: files of the latter whose run is gone are removed.
+fn live(store: &dyn Store, objects: &Objects, forget: bool) -> Result<(Vec<Id>, Vec<Id>), FilesError> {
+    let (mut live, mut kept, mut names) = (Vec::new(), Vec::new(), HashSet::new());
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
         if of_run(&view).is_some() {
@@ -275,27 +352,31 @@ fn live(store: &dyn Store, objects: &Objects, forget: bool) -> Result<Vec<Id>, F
         match names.contains(&name) {
             true => {
                 for by_hand in read_by_hand(&path)? {
-                    live.push(by_hand.saved);
-                    live.extend(by_hand.now);
+                    kept.push(by_hand.saved);
+                    kept.extend(by_hand.now);
                 }
             }
             false if forget => fs::remove_file(&path)?,
             false => {}
         }
     }
-    Ok(live)
+    Ok((live, kept))
 }
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::words::clock::SeededEntropy;
+
     use super::*;
 
     #[test]
-    fn a_database_keeps_no_files() {
-        let place = StoreAddress::Postgres("postgres://nobody@127.0.0.1:1/none".into());
-        let refused = directory(&place).unwrap_err();
-        assert!(refused.to_string().contains("is a database"), "{refused}");
-        let beside = directory(&StoreAddress::File("/s/runs.db".into())).unwrap();
-        assert_eq!(beside, Path::new("/s/runs.db.files"));
+    fn a_directory_of_objects_keeps_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = own_name(directory.path(), &SeededEntropy::new(1)).unwrap();
+        assert_eq!(name.len(), 64);
+        assert_eq!(own_name(directory.path(), &SeededEntropy::new(2)).unwrap(), name);
+        let left: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["name"]);
     }
 }

@@ -15,7 +15,7 @@ use std::{
 
 use outlast_core::{
     engine::Op,
-    store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
+    store::{Answer, Durability, Error, Hint, Losses, Question, SharedObjects, Store, Ticket},
 };
 use tokio::runtime::Handle;
 
@@ -116,6 +116,9 @@ impl Store for Patient {
     }
     fn is_shared(&self) -> bool {
         self.0.store.is_shared()
+    }
+    fn objects(&self) -> Option<&dyn SharedObjects> {
+        self.0.store.objects()
     }
 }
 

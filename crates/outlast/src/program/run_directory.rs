@@ -18,6 +18,23 @@ use crate::settings::{
     surroundings::Surroundings,
 };
 
+/// Returns the directory of this machine for one kind of a store's files. Errors: a database, and no XDG_STATE_HOME or
+/// HOME.
+pub fn of_store(
+    place: &StoreAddress,
+    kind: &str,
+    around: &Surroundings,
+) -> Result<PathBuf, store_address::Error> {
+    match place {
+        StoreAddress::File(store) => Ok(beside(store, &format!(".{kind}"))),
+        StoreAddress::Postgres(_) => {
+            let state = around.state_directory().ok_or(store_address::Error::Nowhere)?;
+            let of_store = Digest::of(place.to_string().as_bytes()).to_string();
+            Ok(state.join(kind).join(&of_store[..16]))
+        }
+    }
+}
+
 /// Path of one run's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDirectory {
@@ -31,15 +48,7 @@ impl RunDirectory {
         run: &RunId,
         around: &Surroundings,
     ) -> Result<RunDirectory, store_address::Error> {
-        let all = match place {
-            StoreAddress::File(store) => beside(store, ".runs"),
-            StoreAddress::Postgres(_) => {
-                let state = around.state_directory().ok_or(store_address::Error::Nowhere)?;
-                let of_store = Digest::of(place.to_string().as_bytes()).to_string();
-                state.join("runs").join(&of_store[..16])
-            }
-        };
-        Ok(RunDirectory { path: all.join(file_name(run)) })
+        Ok(RunDirectory { path: of_store(place, "runs", around)?.join(file_name(run)) })
     }
 
     pub fn path(&self) -> &Path {

@@ -15,7 +15,7 @@ use outlast_core::{
     engine::{Admission, Op, Outcome, Reserved, Step, Tool, checkpoint::OURS},
     journal::ItemClaim,
     named,
-    store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
+    store::{Answer, Durability, Error, Hint, Losses, Question, SharedObjects, Store, Ticket},
     words::Seq,
 };
 use serde::{Deserialize, Serialize};
@@ -211,5 +211,8 @@ impl Store for Stops {
     }
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
+    }
+    fn objects(&self) -> Option<&dyn SharedObjects> {
+        self.inner.objects()
     }
 }

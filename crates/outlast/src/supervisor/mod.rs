@@ -104,7 +104,7 @@ fn stand_up(asked: TerminalOptions, context: &Context) -> Result<Result<Show, u8
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     if args.keep_files.kept().is_some() {
-        crate::files::directory(&context.place)?;
+        crate::files::directory(&context)?;
     }
     let asked =
         TerminalOptions { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 use crate::{
     agents::{script, shell},
     bed::{Bed, until},
+    hosts::Hosts,
 };
 
 /// Contents of a directory's files, by path; what a link says, for a link.
@@ -149,6 +150,58 @@ fn a_deleted_run_frees_its_files_and_leaves_those_of_others() {
     assert!(size() + 90_000 < before, "{} of {before} bytes are left", size());
     bed.does(&["verify"]).code(0);
     assert_eq!(bed.does(&["files", "show", "r", "r"]).code(0).text, bed.text("work/r"));
+}
+
+/// Replaces what is in the working directory, as if it were another machine's.
+fn another_disk(bed: &Bed, with: &[(&str, &str)]) {
+    fs::remove_dir_all(bed.path("work")).unwrap();
+    fs::create_dir(bed.path("work")).unwrap();
+    with.iter().for_each(|(name, text)| drop(bed.write(&format!("work/{name}"), text)));
+}
+
+/// Each life adds a file and its word to `log`, and dies with its supervisor, but for the third.
+const THREE_LIVES: &str = "cat log 2>/dev/null >> ../found; echo >> ../found; mkdir -p made; \
+    echo $OUTLAST_ATTEMPT >> log; ln -sf log made/link; [ $OUTLAST_ATTEMPT = 3 ] || kill -9 $$";
+
+#[test]
+fn a_run_is_taken_over_with_its_files_by_hosts_that_have_none_of_them() {
+    let hosts = Hosts::new();
+    let bed = &hosts.bed;
+    bed.write("work/log", "0\n");
+    let flags = ["--run", "r", "--files", "--restarts", "0"];
+    bed.run(hosts.first(shell(bed, &flags, THREE_LIVES))).code(75);
+    let resume = ["resume", "r", "--add-restarts", "1"];
+    another_disk(bed, &[("strange", "a person's"), (".env", "theirs")]);
+    bed.run(hosts.second(bed.outlast(&resume))).code(75).tells(&["restored"]);
+    assert_eq!(bed.text("found"), "0\n\n0\n1\n\n", "the second life finds what the first one left");
+    assert_eq!(bed.text("work/.env"), "theirs", "what no snapshot holds stays");
+    assert!(!bed.path("work/strange").exists());
+    // And back, to a directory that has what the first life left there.
+    another_disk(bed, &[("log", "0\n1\n")]);
+    bed.run(hosts.first(bed.outlast(&resume))).code(0).tells(&["restored"]);
+    assert_eq!(bed.text("found"), "0\n\n0\n1\n\n0\n1\n2\n\n");
+    let left = tree(&bed.path("work"));
+    let wanted = [("log", "0\n1\n2\n3\n"), ("made/link", "log")];
+    assert_eq!(left, wanted.map(|(path, text)| (path.to_owned(), text.to_owned())).into());
+    let second = |args: &[&str]| bed.run(hosts.second(bed.outlast(args)));
+    second(&["verify"]).code(0);
+    second(&["files", "diff", "r"]).code(0).tells(&["+1", "+2", "+3"]);
+    second(&["undo", "r", "--to", "saved"]).code(0);
+    assert_eq!(bed.text("work/strange"), "a person's", "what the second host had was kept there");
+    bed.run(hosts.second(shell(bed, &["--run", "newest"], "true"))).code(0);
+    second(&["rm", "r"]).code(0);
+    second(&["verify"]).code(0);
+}
+
+#[test]
+fn a_run_that_stays_on_its_host_goes_on_with_its_files_as_they_fell() {
+    let hosts = Hosts::new();
+    let bed = &hosts.bed;
+    let line = "[ -e half ] || { echo half > half; kill -9 $PPID; sleep 9; }";
+    bed.run(hosts.first(shell(bed, &["--run", "r", "--files"], line))).code(137);
+    bed.write("work/later", "a person's");
+    bed.run(hosts.first(bed.outlast(&["resume", "r"]))).code(0);
+    assert_eq!((bed.text("work/half").as_str(), bed.text("work/later").as_str()), ("half\n", "a person's"));
 }
 
 #[test]

@@ -128,10 +128,14 @@ impl Hosts {
         self.on(self.network.directory.path(), command)
     }
 
+    /// The command on another host: with its own home, and a network that is never cut.
+    pub fn second(&self, mut command: Command) -> Command {
+        command.env("HOME", self.bed.path("other-home"));
+        self.on(&self.server, command)
+    }
+
     /// Starts its successor on a host that sees none of the first one's processes.
     pub fn succeed(&self) -> Proc {
-        let mut typed = self.on(&self.server, self.bed.outlast(&["resume", "r"]));
-        typed.env("HOME", self.bed.path("other-home"));
-        self.bed.start(unseen(&typed))
+        self.bed.start(unseen(&self.second(self.bed.outlast(&["resume", "r"]))))
     }
 }

@@ -11,7 +11,7 @@ use std::{
 const ARROWS: [(&str, &[&str]); 11] = [
     ("crates/core", &[]),
     ("crates/view", &["outlast-core"]),
-    ("crates/files", &[]),
+    ("crates/files", &["outlast-core"]),
     ("crates/store", &["outlast-core"]),
     ("crates/process", &["outlast-core"]),
     ("crates/mock", &["outlast-core"]),

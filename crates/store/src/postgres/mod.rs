@@ -18,6 +18,7 @@ mod locks;
 mod lookup;
 mod memory;
 mod named;
+mod objects;
 mod password_file;
 mod read;
 mod readers;

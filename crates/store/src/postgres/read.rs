@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use outlast_core::{
     engine::{Op, Outcome},
     journal::{Payload, Role},
-    store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
+    store::{Answer, Durability, Error, Hint, Losses, Question, SharedObjects, Store, Ticket},
     words::{Micros, Seq},
 };
 
@@ -112,5 +112,8 @@ impl Store for PostgresStore {
     }
     fn is_shared(&self) -> bool {
         true
+    }
+    fn objects(&self) -> Option<&dyn SharedObjects> {
+        Some(self)
     }
 }

@@ -31,6 +31,13 @@ CREATE INDEX IF NOT EXISTS events_of_runs ON outlast.events (run_no, transaction
 CREATE TABLE IF NOT EXISTS outlast.deliveries (name bytea PRIMARY KEY, version bigint NOT NULL, delivery text NOT NULL);
 ";
 
+/// Table of the objects of runs' files. Stores of format 4 and older have none.
+const OBJECTS: &str = "
+CREATE TABLE IF NOT EXISTS outlast.objects (
+    name bytea PRIMARY KEY, used_at bigint NOT NULL, length bigint NOT NULL, bytes bytea NOT NULL);
+ALTER TABLE outlast.objects ALTER COLUMN bytes SET STORAGE EXTERNAL;
+";
+
 /// Puts all later events behind those of format 4: no server counts its transactions up to 2^52.
 const IN_ORDER: &str = "ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT 4503599627370496";
 
@@ -96,7 +103,7 @@ CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE 
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;
 
-{EVENTS}
+{EVENTS}{OBJECTS}
 CREATE TABLE outlast.payloads (
     run_no bigint NOT NULL, seq bigint NOT NULL, role bigint NOT NULL, part bigint NOT NULL,
     codec bigint NOT NULL, key_id bigint NOT NULL, len bigint NOT NULL,
@@ -222,7 +229,7 @@ async fn migrate(client: &Link, place: &str, found: i64) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
     let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;
-    for sql in [&added_since(found, "outlast.", "bigint"), EVENTS, IN_ORDER] {
+    for sql in [&added_since(found, "outlast.", "bigint"), EVENTS, IN_ORDER, OBJECTS] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
     let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";

@@ -28,6 +28,7 @@ mod log_damage;
 mod log_mark;
 mod lost_commits;
 mod migration;
+mod objects;
 mod panics;
 mod pooled;
 mod postgres_database;

@@ -5,7 +5,10 @@ use std::io;
 use outlast_core::{run::Status, store};
 use outlast_files as files;
 
-use crate::program::exit_code::{REFUSED, UNAVAILABLE, USAGE};
+use crate::{
+    program::exit_code::{REFUSED, UNAVAILABLE, USAGE},
+    settings::store_address,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
@@ -15,8 +18,8 @@ pub enum FilesError {
     Store(#[from] store::Error),
     #[error("the store of files: {0}")]
     Io(#[from] io::Error),
-    #[error("files are kept beside a store in a file, and {place} is a database")]
-    NoPlace { place: String },
+    #[error("files are kept in a directory of this machine: {0}")]
+    NoPlace(#[from] store_address::Error),
     #[error("no files are kept with run {run}")]
     NotKept { run: String },
     #[error("run {run} has no snapshot of its files {when}")]
@@ -37,7 +40,7 @@ impl FilesError {
             FilesError::Files(e) => (e.code(), UNAVAILABLE),
             FilesError::Store(e) => (e.code(), UNAVAILABLE),
             FilesError::Io(_) => ("files_io", UNAVAILABLE),
-            FilesError::NoPlace { .. } => ("files_no_place", USAGE),
+            FilesError::NoPlace(_) => ("files_no_place", USAGE),
             FilesError::NotKept { .. } => ("files_not_kept", REFUSED),
             FilesError::NoSnapshot { .. } => ("files_no_snapshot", REFUSED),
             FilesError::NoPath { .. } => ("files_no_path", REFUSED),
@@ -59,7 +62,7 @@ impl FilesError {
             FilesError::Files(files::Error::Corrupt { .. } | files::Error::Missing(_)) => {
                 "`outlast verify` names all that is damaged".into()
             }
-            FilesError::NoPlace { .. } => "leave --files out, or name a file with --store".into(),
+            FilesError::NoPlace(_) => "set HOME, or leave --files out".into(),
             FilesError::NotKept { .. } => "begin a run with `outlast run --files -- CMD`".into(),
             FilesError::NoSnapshot { run, .. } => format!("`outlast files {run}` lists what there is"),
             FilesError::InUse { run, .. } => format!("`outlast stop {run}` first"),

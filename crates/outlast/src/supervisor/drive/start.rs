@@ -234,7 +234,8 @@ impl Driver {
 
 /// Starts the taker of snapshots, and finds the files that `asked` means.
 ///
-/// Errors: `NotKept` if files are asked for and none are kept; `NoSnapshot`.
+/// What another machine took is not here: as it died, the run goes on with its newest snapshot. Errors: `NotKept` if files
+/// are asked for and none are kept; `NoSnapshot`.
 fn keeper(
     view: &RunView,
     context: &Context,
@@ -249,8 +250,10 @@ fn keeper(
         };
     };
     let history = History::read(store.as_ref(), view.run.no)?;
-    let files = Files::open(&context.place, &view.run.id, kept, command, true)?;
+    let files = Files::open(context, &view.run.id, kept, command, true)?;
+    let is_elsewhere = history.newest().is_some_and(|step| step.kept.taken_in != files.own_name);
     let (found, when) = match asked {
+        ResumeAt::AsDied if is_elsewhere => (history.newest().map(|step| step.kept.snapshot), String::new()),
         ResumeAt::AsDied => return Ok((Some(Keeper::start(files, store, &history)?), None)),
         ResumeAt::LastTool => {
             (history.at_last_tool(last_call(store.as_ref(), view)?), "of its last tool".to_owned())
@@ -258,8 +261,11 @@ fn keeper(
         ResumeAt::Entry(entry) => (history.at(Seq(entry)), format!("of before entry {entry}")),
     };
     let snapshot = found.ok_or_else(|| FilesError::NoSnapshot { run: run(), when })?;
-    let last = files.known(store.as_ref(), view.run.no, &history)?;
-    let target = Target { snapshot, last, force };
+    let last = match is_elsewhere {
+        true => None,
+        false => files.known(store.as_ref(), view.run.no, &history)?,
+    };
+    let target = Target { snapshot, last, force, is_elsewhere };
     Ok((Some(Keeper::start(files, store, &history)?), Some(target)))
 }
 
