@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use outlast::{commands::embedded, program::find, proxy_setup};
+use outlast::{commands::embedded, files::of_run, program::find, proxy_setup, settings::policies};
 use outlast_core::{
     engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
     envelope::{Limits, PerUnit, Refusal},
@@ -73,12 +73,13 @@ impl Engine {
         take: impl FnOnce(&Core, &RunView) -> PyResult<Taken> + Send,
     ) -> PyResult<OpenRun> {
         let core = self.shared.core()?;
-        let (id, taken) = py.detach(|| -> PyResult<_> {
+        let (view, taken) = py.detach(|| -> PyResult<_> {
             let view = Self::view_of(&core, id)?;
             let taken = take(&core, &view)?;
-            Ok((view.run.id, taken))
+            Ok((view, taken))
         })?;
-        Ok(OpenRun::new(self.shared.clone(), &core, id, taken))
+        let has_files = of_run(&view).is_some();
+        Ok(OpenRun::new(self.shared.clone(), &core, view.run.id, taken, has_files))
     }
 }
 

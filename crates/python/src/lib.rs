@@ -11,6 +11,7 @@ mod claim;
 mod engine;
 mod error;
 mod face;
+mod files;
 mod fork;
 mod item;
 mod job;

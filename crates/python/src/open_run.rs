@@ -1,8 +1,9 @@
 //! An attempt this process acts in, through which steps, items, loops, checkpoints and state are written.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outlast::{
+    files::{Moment, keeper::Taker},
     loops::task_context::{self, mirror::Mirror},
     program::error::CliError,
 };
@@ -22,6 +23,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     error::{Failure, refused_hint},
+    files,
     shared::{Core, Shared},
     ticket::Ticket,
     values::{RawChange, changes_of, encode},
@@ -49,10 +51,15 @@ pub struct OpenRun {
     /// Whether this process drives the attempt. A supervisor's attempt must not be ended by this process.
     #[pyo3(get)]
     driven: bool,
+    /// Whether earlier attempts have kept the run's files, or its supervisor does.
+    #[pyo3(get)]
+    has_files: bool,
+    /// Taker of snapshots of the run's files; `None` if this process takes none.
+    files: Mutex<Option<Taker>>,
 }
 
 impl OpenRun {
-    pub fn new(shared: Arc<Shared>, core: &Core, id: RunId, taken: Taken) -> OpenRun {
+    pub fn new(shared: Arc<Shared>, core: &Core, id: RunId, taken: Taken, has_files: bool) -> OpenRun {
         let Taken { actor, claims, iteration, is_driver } = taken;
         core.beat.open(&core.node, actor.run, actor.attempt, actor.instance, is_driver);
         OpenRun {
@@ -65,6 +72,8 @@ impl OpenRun {
             iteration,
             token: core.token_keys.first().map(|key| token::mint(key, &claims)).unwrap_or_default(),
             driven: is_driver,
+            has_files,
+            files: Mutex::default(),
             hand: Arc::new(Hand {
                 run: actor.run,
                 id,
@@ -220,6 +229,27 @@ impl OpenRun {
         Ok(())
     }
 
+    /// Keeps files with the attempt from now on: those of `directory`, or those that the run has kept before. With
+    /// `from_last_step`, they are brought back first as the last finished step left them.
+    fn keep_files(&self, py: Python<'_>, directory: Option<String>, from_last_step: bool) -> PyResult<()> {
+        let core = self.shared.core()?;
+        let actor = (self.actor, self.slot);
+        let keep =
+            || files::keep(&core, actor, self.driven, directory, from_last_step).map_err(Failure::from);
+        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = Some(py.detach(keep)?);
+        Ok(())
+    }
+
+    /// Takes a snapshot of the files at the end of a step or item, before that is recorded; if none are kept, does nothing.
+    /// A failure is only said.
+    fn take_files(&self, py: Python<'_>, key: String, is_item: bool) {
+        py.detach(|| {
+            if let Some(taker) = &mut *self.files.lock().unwrap_or_else(PoisonError::into_inner) {
+                taker.take(files::end_of(key, is_item));
+            }
+        });
+    }
+
     /// Returns what the attempt should do: "go on", "stop", "lost" or "away" (open nothing until the store is back).
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
@@ -235,6 +265,11 @@ impl OpenRun {
     /// attempt stays open. Synced.
     fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
         let core = self.shared.core()?;
+        py.detach(|| {
+            if let Some(mut taker) = self.files.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                taker.take(Moment::End);
+            }
+        });
         let active_ms = core.beat.close(&core.node, self.actor.run, self.actor.attempt);
         if !self.driven {
             return Ok("running");

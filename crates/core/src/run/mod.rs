@@ -281,6 +281,9 @@ pub struct Spec {
     /// Tool rules of the run's policy, as they were when the run was created; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
+    /// Files that a program keeps with its run, which need not have a command; `None`: none, or those of the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<KeptFiles>,
 }
 
 /// Service of a run's state over gRPC.

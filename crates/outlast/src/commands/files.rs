@@ -147,9 +147,9 @@ impl Opened {
         let view = find::run(store, asked)?;
         let id = &view.run.id;
         let not_kept = || FilesError::NotKept { run: id.to_string() };
-        let (kept, command) = of_run(&view).ok_or_else(not_kept)?;
+        let (kept, directory) = of_run(&view).ok_or_else(not_kept)?;
         let history = History::read(store, view.run.no)?;
-        let mut files = Files::open(context, id, kept, command, false)?;
+        let mut files = Files::open(context, id, kept, directory, false)?;
         let snapshots: Vec<Id> = history.steps.iter().map(|step| step.kept.snapshot).collect();
         files.bring(store, &snapshots)?;
         Ok(Opened { history, files, view })
@@ -202,7 +202,7 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
             let paths: Vec<Value> = told.iter().map(Told::json).collect();
             rows.push(json!({
                 "entry": step.at.0, "moment": step.kept.moment, "attempt": step.attempt.0,
-                "snapshot": step.kept.snapshot, "late": step.kept.late, "changes": paths,
+                "snapshot": step.kept.snapshot, "late": step.kept.late, "key": step.kept.key, "changes": paths,
             }));
             continue;
         }
@@ -210,6 +210,10 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
         let what = match index {
             0 => "as the run began".into(),
             _ => format!("{} changed", some(told.len() as i64, "path")),
+        };
+        let what = match &step.kept.key {
+            Some(key) => format!("{what} by {}", clean_line(key, 40)),
+            None => what,
         };
         let what = match step.kept.late {
             true => format!("{what}; taken after its answer: the next tool may have begun"),

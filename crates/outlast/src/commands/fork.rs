@@ -79,7 +79,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     let view = find::run(store, &args.run)?;
     let run = || view.run.id.to_string();
     let not_kept = || FilesError::NotKept { run: run() };
-    let (kept, command) = of_run(&view).ok_or_else(not_kept)?;
+    let (kept, works_in) = of_run(&view).ok_or_else(not_kept)?;
     let when = format!("of before entry {at}");
     let snapshot = History::read(store, view.run.no)?.at(at);
     let snapshot = snapshot.ok_or_else(|| FilesError::NoSnapshot { run: run(), when })?;
@@ -87,7 +87,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     fs::create_dir_all(&into)?;
     let directory = into.canonicalize()?.to_string_lossy().into_owned();
     let there = KeptFiles { directory: Some(directory.clone()), ..kept.clone() };
-    let mut files = Files::open(context, &view.run.id, &there, command, false)?;
+    let mut files = Files::open(context, &view.run.id, &there, works_in, false)?;
     files.bring(store, &[snapshot])?;
     let is_empty = fs::read_dir(&into)?.next().is_none();
     let wanted = files.objects.snapshot(&snapshot).map_err(FilesError::from)?.tree;
@@ -97,11 +97,13 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     let restored = files.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })?;
     let no = forked(store, by, args, page)?;
     let mut fork = find::view(store, no)?;
-    if let Some(command) = &mut fork.spec.command {
-        match &mut command.supervision.files {
+    match (&mut fork.spec.files, &mut fork.spec.command) {
+        (Some(kept), _) => kept.directory = Some(directory),
+        (None, Some(command)) => match &mut command.supervision.files {
             Some(KeptFiles { directory: Some(other), .. }) => *other = directory,
             _ => command.directory = directory,
-        }
+        },
+        (None, None) => {}
     }
     store.ask(Amend { run: no, spec: fork.spec, unpriced: None }, Durability::Synced).wait()?;
     if !page.look.json {

@@ -1,7 +1,7 @@
 //! The snapshots of a run, in the order of its journal, and the effects that a restoration of files does not undo: the
 //! run's tool calls that may have changed something elsewhere.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use outlast_core::{
     engine::tool::SCOPE,
@@ -14,7 +14,7 @@ use outlast_files::Id;
 use outlast_server::{dialect::conversation, door::StoredAnswer};
 use serde::Serialize;
 
-use super::{Kept, Moment, is_snapshot};
+use super::{Files, Kept, Moment, is_snapshot};
 
 /// One snapshot with its place in the journal.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Step {
     pub at: Seq,
     pub attempt: AttemptNo,
     pub taken_at: Micros,
+    /// Whether a finished step or item of a program left the files so.
+    pub is_finished: bool,
 }
 
 /// Snapshots of a run, oldest first.
@@ -35,9 +37,12 @@ pub struct History {
 impl History {
     /// Reads the run's snapshots. Errors: the store's; `Corrupt` for one that is none.
     pub fn read(store: &dyn Store, run: RunNo) -> Result<History, store::Error> {
-        let mut steps = Vec::new();
+        let (mut steps, mut states) = (Vec::new(), HashMap::new());
         for entry in entries::each(store, run) {
             let entry = entry?;
+            if let (Kind::Step | Kind::Item, Some(key)) = (entry.kind, &entry.key) {
+                states.insert(key.clone(), entry.state);
+            }
             if !is_snapshot(&entry) {
                 continue;
             }
@@ -47,7 +52,10 @@ impl History {
             let value = value.decode().map_err(|_| corrupt())?;
             let kept: Kept = serde_json::from_slice(&value).map_err(|_| corrupt())?;
             let at = kept.call.map_or(entry.seq, Seq);
-            steps.push(Step { kept, at, attempt: entry.attempt, taken_at: entry.opened_at });
+            // A death can come between a step's snapshot and its record.
+            let is_done = |key: &String| states.get(key) == Some(&State::Done);
+            let is_finished = kept.moment.is_an_end() && kept.key.as_ref().is_none_or(is_done);
+            steps.push(Step { kept, at, attempt: entry.attempt, taken_at: entry.opened_at, is_finished });
         }
         Ok(History { steps })
     }
@@ -68,6 +76,22 @@ impl History {
             Some(call) => self.at(call),
             None => self.steps.first().map(|step| step.kept.snapshot),
         }
+    }
+
+    /// Returns whether the newest snapshot was taken on another machine than `files` are of.
+    pub fn is_elsewhere(&self, files: &Files) -> bool {
+        self.newest().is_some_and(|step| step.kept.taken_in != files.own_name)
+    }
+
+    /// Returns the files as the last finished step of a program left them, or as the run began; `None` without a snapshot.
+    pub fn at_last_step(&self) -> Option<Id> {
+        let finished = self.steps.iter().rev().find(|step| step.is_finished);
+        finished.or(self.steps.first()).map(|step| step.kept.snapshot)
+    }
+
+    /// Returns whether the newest snapshot is of later than the last finished step.
+    pub fn is_left(&self) -> bool {
+        self.steps.len() > 1 && self.newest().is_some_and(|step| !step.is_finished)
     }
 
     /// Returns the snapshot before a step, with which its changes are told; `None` for the first.
@@ -162,6 +186,9 @@ pub fn since(store: &dyn Store, run: RunNo, from: Seq) -> Result<Vec<Effect>, st
             // Those of an agent's hooks are in the answers, too.
             Kind::Tool if &*entry.scope != SCOPE && entry.state != State::Void => {
                 effects.push(Effect { entry: entry.seq.0, tool: name, input: String::new() });
+            }
+            Kind::Step if entry.state == State::Done => {
+                effects.push(Effect { entry: entry.seq.0, tool: "step".into(), input: name });
             }
             Kind::Approval => {
                 effects.push(Effect { entry: entry.seq.0, tool: "approval".into(), input: name });

@@ -1,4 +1,4 @@
-//! Takes snapshots while a run goes on, on a thread of its own.
+//! Takes snapshots while a run goes on: for a supervisor on a thread of its own, for a program at the ends of its steps.
 
 use std::{
     fs,
@@ -59,13 +59,29 @@ pub struct Target {
     pub is_elsewhere: bool,
 }
 
-struct Taking {
+/// What a snapshot is taken at: a moment, with its call, or with the key of its step or item.
+#[derive(Clone, Debug)]
+pub struct Occasion {
+    pub moment: Moment,
+    pub call: Option<Seq>,
+    pub key: Option<String>,
+}
+
+impl From<Moment> for Occasion {
+    fn from(moment: Moment) -> Occasion {
+        Occasion { moment, call: None, key: None }
+    }
+}
+
+/// Taker of one run's snapshots.
+pub struct Taker {
     answered: Arc<AtomicI64>,
     files: Files,
     store: Arc<dyn Store>,
-    actor: Option<Actor>,
-    /// Newest snapshot, and the object of its tree.
-    last: Option<(Id, Id)>,
+    /// Who writes the entries, in which slot of the run.
+    actor: Option<(Actor, Slot)>,
+    /// Newest snapshot, the object of its tree, and whether it is what an attempt that died left.
+    last: Option<(Id, Id, bool)>,
     /// Message of the last failure, which is said once.
     failed: Option<String>,
     /// Whether the limit of bytes was met: nothing more is taken.
@@ -78,19 +94,9 @@ impl Keeper {
     pub fn start(files: Files, store: Arc<dyn Store>, history: &History) -> std::io::Result<Keeper> {
         let (sender, orders) = mpsc::channel();
         let answered = Arc::new(AtomicI64::new(0));
-        let mut taking = Taking {
-            answered: answered.clone(),
-            files,
-            store,
-            actor: None,
-            last: None,
-            failed: None,
-            is_full: false,
-            said_passed: false,
-        };
-        let newest = history.newest().map(|step| step.kept.snapshot);
-        taking.last = newest.and_then(|id| Some((id, taking.files.objects.snapshot(&id).ok()?.tree)));
-        thread::Builder::new().name("files".into()).spawn(move || taking.run(&orders))?;
+        let mut taker = Taker::new(files, store, history);
+        taker.answered = answered.clone();
+        thread::Builder::new().name("files".into()).spawn(move || taker.run(&orders))?;
         Ok(Keeper { orders: sender, answered })
     }
 
@@ -125,18 +131,38 @@ impl Keeper {
     }
 }
 
-impl Taking {
+impl Taker {
+    pub fn new(mut files: Files, store: Arc<dyn Store>, history: &History) -> Taker {
+        let last = history.newest().and_then(|step| {
+            let id = step.kept.snapshot;
+            Some((id, files.objects.snapshot(&id).ok()?.tree, history.is_left()))
+        });
+        let (answered, actor) = (Arc::default(), None);
+        Taker { answered, files, store, actor, last, failed: None, is_full: false, said_passed: false }
+    }
+
+    /// Lets an actor write the entries from now on, in a slot of the run.
+    pub fn join(&mut self, actor: Actor, slot: Slot) {
+        self.actor = Some((actor, slot));
+    }
+
+    /// Takes the tree as an attempt begins, and restores another where that was asked.
+    ///
+    /// Errors: nothing was restored, or not everything. A snapshot that fails is only said.
+    pub fn begin(&mut self, actor: Actor, restore: Option<Target>) -> Result<(), FilesError> {
+        self.join(actor, Slot::DRIVER);
+        if !restore.as_ref().is_some_and(|target| target.is_elsewhere) {
+            self.take(Moment::Begin);
+        }
+        restore.map_or(Ok(()), |target| self.restore(&target))
+    }
+
     fn run(&mut self, orders: &mpsc::Receiver<Order>) {
         let mut next = orders.recv().ok();
         while let Some(order) = next.take() {
             match order {
                 Order::Begin { actor, restore, done } => {
-                    self.actor = Some(actor);
-                    if !restore.as_ref().is_some_and(|target| target.is_elsewhere) {
-                        self.take(Moment::Begin, None);
-                    }
-                    let restored = restore.map_or(Ok(()), |target| self.restore(&target));
-                    let _ = done.send(restored);
+                    let _ = done.send(self.begin(actor, restore));
                 }
                 Order::Call(mut seq) => {
                     // Calls that came meanwhile share one snapshot, the newest one's.
@@ -149,10 +175,10 @@ impl Taking {
                             }
                         }
                     }
-                    self.take(Moment::Call, Some(seq));
+                    self.take(Occasion { moment: Moment::Call, call: Some(seq), key: None });
                 }
                 Order::End { done } => {
-                    self.take(Moment::End, None);
+                    self.take(Moment::End);
                     let _ = done.send(());
                 }
             }
@@ -161,11 +187,11 @@ impl Taking {
     }
 
     /// Takes a snapshot; one that equals the last is not recorded. A failure is said, and the run goes on.
-    fn take(&mut self, moment: Moment, call: Option<Seq>) {
+    pub fn take(&mut self, at: impl Into<Occasion>) {
         if self.is_full {
             return;
         }
-        match self.try_take(moment, call) {
+        match self.try_take(at.into()) {
             Ok(()) => self.failed = None,
             Err(e) => {
                 self.is_full = matches!(e, FilesError::Files(Error::OverLimit { .. }));
@@ -182,7 +208,7 @@ impl Taking {
         }
     }
 
-    fn try_take(&mut self, moment: Moment, call: Option<Seq>) -> Result<(), FilesError> {
+    fn try_take(&mut self, at: Occasion) -> Result<(), FilesError> {
         // Until the snapshot is in the journal, nothing else keeps its objects.
         let _held = self.files.objects.share()?;
         let taken = self.files.take()?;
@@ -193,32 +219,32 @@ impl Taking {
             let more = if *count > 3 { ", …" } else { "" };
             say(&format!("{} not kept, as secrets: {first}{more}", some(*count as i64, "file")));
         }
-        if self.last.is_some_and(|(_, tree)| tree == taken.snapshot.tree) {
+        // What a dead life left, and a step leaves as it is, is what the step left from then on.
+        let is_same = |(_, tree, is_left): (Id, Id, bool)| {
+            tree == taken.snapshot.tree && !(is_left && at.moment.is_an_end())
+        };
+        if self.last.is_some_and(is_same) {
             return Ok(());
         }
-        self.record(taken.id, taken.snapshot.tree, moment, call)
+        self.record(taken.id, taken.snapshot.tree, at)
     }
 
-    fn record(
-        &mut self,
-        snapshot: Id,
-        tree: Id,
-        moment: Moment,
-        call: Option<Seq>,
-    ) -> Result<(), FilesError> {
-        let Some(actor) = self.actor else { return Ok(()) };
+    fn record(&mut self, snapshot: Id, tree: Id, at: Occasion) -> Result<(), FilesError> {
+        let Some((actor, slot)) = self.actor else { return Ok(()) };
+        let Occasion { moment, call, key } = at;
         let changed = match self.last {
-            Some((last, _)) => diff(&mut self.files.objects, &last, &snapshot)?.len() as u64,
+            Some((last, ..)) => diff(&mut self.files.objects, &last, &snapshot)?.len() as u64,
             None => 0,
         };
         let late = call.is_some_and(|seq| self.answered.load(Ordering::Relaxed) >= seq.0);
         let taken_in = self.files.own_name.clone();
-        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), changed, late, taken_in };
+        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), key, changed, late, taken_in };
         let value = Payload::encode(&serde_json::to_vec(&kept).unwrap_or_default());
-        let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name: Name::files(), value };
+        let checkpoint = Checkpoint { actor, slot, name: Name::files(), value };
         let store = self.store.as_ref();
         self.files.publish(store, &snapshot, || store.run_verb(checkpoint, Durability::Synced))?;
-        self.last = Some((snapshot, tree));
+        let is_left = self.last.is_some() && !moment.is_an_end();
+        self.last = Some((snapshot, tree, is_left));
         Ok(())
     }
 
@@ -229,8 +255,11 @@ impl Taking {
         }
         let asked = Asked { to: target.snapshot, last: target.last, only: &[], force: &target.force };
         let restored = self.files.restore(&asked)?;
+        if restored.changed.is_empty() && restored.left.is_empty() && !target.is_elsewhere {
+            return Ok(());
+        }
         let tree = self.files.objects.snapshot(&target.snapshot)?.tree;
-        self.record(target.snapshot, tree, Moment::Restored, None)?;
+        self.record(target.snapshot, tree, Moment::Restored.into())?;
         say(&format!(
             "{} restored; what was there before is kept as snapshot {}",
             some(restored.changed.len() as i64, "path"),

@@ -20,7 +20,7 @@ use outlast_core::{
     journal::{Entry, Kind},
     named,
     reads::runs,
-    run::{Command, KeptFiles},
+    run::KeptFiles,
     store::{self, RunFilter, RunView, Store},
     words::{Entropy, RunId, RunNo, clock::random},
 };
@@ -50,6 +50,20 @@ named! {
         End "end",
         /// After files were restored for the attempt.
         Restored "restored",
+        /// At the end of a step of a program.
+        Step "step",
+        /// At the end of an item of a batch.
+        Item "item",
+    }
+}
+
+impl Moment {
+    /// Returns whether the files are then as a step or an item left them.
+    pub fn is_an_end(self) -> bool {
+        match self {
+            Moment::Step | Moment::Item | Moment::Restored => true,
+            Moment::Begin | Moment::Call | Moment::End => false,
+        }
     }
 }
 
@@ -61,6 +75,9 @@ pub struct Kept {
     /// Entry of the call beside which it was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<i64>,
+    /// Key of the step or item at whose end it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Number of paths that differ from the snapshot before.
     pub changed: u64,
     /// Whether the call's answer came before the tree was taken: what the next tool wrote first may be in it.
@@ -76,10 +93,11 @@ pub fn is_snapshot(entry: &Entry) -> bool {
     entry.kind == Kind::Checkpoint && entry.key.as_deref() == Some(&*Name::files())
 }
 
-/// Returns what files are kept with a run, and its command; `None` if none are.
-pub fn of_run(view: &RunView) -> Option<(&KeptFiles, &Command)> {
-    let command = view.spec.command.as_ref()?;
-    Some((command.supervision.files.as_ref()?, command))
+/// Returns what files are kept with a run, and the directory that it works in; `None` if none are.
+pub fn of_run(view: &RunView) -> Option<(&KeptFiles, &str)> {
+    let command = view.spec.command.as_ref();
+    let kept = command.and_then(|command| command.supervision.files.as_ref()).or(view.spec.files.as_ref())?;
+    Some((kept, command.map_or("", |command| &command.directory)))
 }
 
 /// Ending of the names of the files with snapshots that restorations by hand have kept.
@@ -121,7 +139,7 @@ fn own_name(directory: &Path, entropy: &dyn Entropy) -> io::Result<String> {
         name => return name,
     }
     let name: [u8; 16] = random(entropy);
-    let fresh = directory.join(format!("unfinished-{}-name", std::process::id()));
+    let fresh = directory.join(format!("name.{}", std::process::id()));
     write_new(&fresh, Id::of(&name).to_string().as_bytes())?;
     // Of two processes, one is first.
     match fs::hard_link(&fresh, &file) {
@@ -138,11 +156,11 @@ impl Files {
         context: &Context,
         run: &RunId,
         kept: &KeptFiles,
-        command: &Command,
+        directory: &str,
         create: bool,
     ) -> Result<Files, FilesError> {
-        let directory = directory(context)?;
-        let root = PathBuf::from(kept.directory.as_ref().unwrap_or(&command.directory));
+        let root = PathBuf::from(kept.directory.as_deref().unwrap_or(directory));
+        let directory = self::directory(context)?;
         let (store, is_shared) = match &context.place {
             StoreAddress::File(store) => (Some(store.clone()), false),
             StoreAddress::Postgres(_) => (None, true),
@@ -188,6 +206,13 @@ impl Files {
             Some(place) => Ok(self.objects.bring(place, snapshots)?),
             None => Ok(()),
         }
+    }
+
+    /// Checks that there is a directory to keep. Errors: `Io`.
+    pub fn look_at_root(&self) -> Result<(), FilesError> {
+        let what = self.root.display().to_string();
+        let seen = fs::read_dir(&self.root);
+        seen.map(drop).map_err(|source| outlast_files::Error::Io { what, source }.into())
     }
 
     /// Takes a snapshot. Durable when it returns.

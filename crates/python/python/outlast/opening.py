@@ -37,12 +37,21 @@ class RunSpec:
     job: str | None = None
     #: The point of run `id` from which the run goes on, as a fork.
     from_snapshot: int | str | datetime.datetime | None = None
+    #: The directory whose files are kept.
+    files: "str | os.PathLike[str] | None" = None
+    files_from: Literal["as-died", "last-step"] = "as-died"
 
     def __post_init__(self) -> None:
         if self.on_divergence not in (None, "live", "halt"):
             raise ValueError(f"on_divergence wants 'live' or 'halt', had {self.on_divergence!r}")
         if self.if_held not in ("raise", "takeover"):
             raise ValueError(f"if_held wants 'raise' or 'takeover', had {self.if_held!r}")
+        if self.files_from not in ("as-died", "last-step"):
+            raise ValueError(f"files_from wants 'as-died' or 'last-step', had {self.files_from!r}")
+        if self.files is not None:
+            if not isinstance(self.files, (str, os.PathLike)):
+                raise TypeError(f"files wants a directory, had {self.files!r}")
+            self.files = os.path.abspath(self.files)
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise TypeError(f"budget wants outlast.Budget(usd=…), had {self.budget!r}")
         texts = [("a run's id", self.id), ("a run's name", self.name), *((f"tag {tag!r}", text) for tag, text in self.tags.items())]
@@ -125,6 +134,8 @@ class RunHandle:
     _below: bool | None = None
     # Whether the run was opened by `async with`.
     _is_async = False
+    # Whether a snapshot of files is taken at the end of each step.
+    _keeps_files = False
     # Whether the task that opens the run was cancelled meanwhile.
     _unwanted = False
     # Attempt that was left. Steps under way in it are still recorded; new ones cannot begin.
@@ -191,6 +202,8 @@ class RunHandle:
             open_run = None
             try:
                 open_run = None if status == "completed" else claim(self)
+                if open_run is not None:
+                    self._keeps_files = keep_files(open_run, self._spec)
                 iteration = open_run.iteration if open_run else int(self.view().raw["iteration"])
                 self.steps.begin(self._engine.recorded(self._no, iteration))
             except BaseException:
@@ -393,6 +406,14 @@ def claim(run: RunHandle) -> _native.OpenRun | None:
             # Another process completed the run between our read and our claim.
             return None
         raise RunEnded(e.message, hint="open a run with another id") from None
+
+
+def keep_files(open_run: _native.OpenRun, spec: RunSpec) -> bool:
+    """Begins to keep the run's files, and gives whether any are kept. Errors: codes of `docs/guides/files.md`."""
+    if spec.files is None and not open_run.has_files:
+        return False
+    open_run.keep_files(None if spec.files is None else os.fspath(spec.files), spec.files_from == "last-step")
+    return True
 
 
 def halted(run: RunHandle, error: RunHalted) -> RunHalted:

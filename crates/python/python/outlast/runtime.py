@@ -57,6 +57,8 @@ class Runtime(Store):
         if_held: Literal["raise", "takeover"] = "raise",
         from_snapshot: "int | str | datetime.datetime | None" = None,
         policy: str | None = None,
+        files: str | os.PathLike[str] | None = None,
+        files_from: Literal["as-died", "last-step"] = "as-died",
     ) -> Run:
         """A run, to be opened by `with` or `async with`: created, or resumed where it was.
 
@@ -75,9 +77,14 @@ class Runtime(Store):
         tools there are, and what a person is asked first (docs/guides/approvals.md). Of two limits, the policy's and the
         budget's, the lower one counts.
 
+        `files` names a directory whose files are kept with the run, as each step leaves them: `outlast files` and `outlast
+        undo` show them and bring them back (docs/guides/files.md). `files_from="last-step"` begins a later life with the
+        files as the last finished step left them; by default they are as they fell. A later life keeps them without being
+        told. On another machine, with a store in PostgreSQL, the newest files are brought first.
+
         Errors, when the run is entered: `RunHeld`, `BudgetChanged`, `BudgetExceeded` (halted), `RunEnded` (cancelled).
         """
-        return Run(self, RunSpec(id, budget, _tags(tags), name, on_divergence, if_held, policy, from_snapshot=from_snapshot))
+        return Run(self, RunSpec(id, budget, _tags(tags), name, on_divergence, if_held, policy, from_snapshot=from_snapshot, files=files, files_from=files_from))
 
     def resume_run(self, id: str, *, if_held: Literal["raise", "takeover"] = "raise") -> Run:
         """An existing run to go on with. The handle claims nothing until its first step or loop.

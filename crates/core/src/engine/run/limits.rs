@@ -69,10 +69,10 @@ impl Raise {
     }
 }
 
-/// Writes the run's spec with new prices or another directory of its command, or changes the rule for models without a
-/// known price. A run that was halted for an unknown price may then go on.
+/// Writes the run's spec with new prices, another directory of its command or other files of its program, or changes the
+/// rule for models without a known price. A run that was halted for an unknown price may then go on.
 ///
-/// `spec` must equal the old one except for these two. Calls settled before keep their cost: each names the table
+/// `spec` must equal the old one except for these three. Calls settled before keep their cost: each names the table
 /// it was priced by. Synced. Idempotent. Errors: `RunEnded`.
 #[derive(Clone, Debug)]
 pub struct Amend {

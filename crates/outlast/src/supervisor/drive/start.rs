@@ -243,15 +243,15 @@ fn keeper(
     (asked, force): (ResumeAt, Vec<String>),
 ) -> Result<(Option<Keeper>, Option<Target>), CliError> {
     let run = || view.run.id.to_string();
-    let Some((kept, command)) = of_run(view) else {
+    let Some((kept, directory)) = of_run(view) else {
         return match asked {
             ResumeAt::AsDied => Ok((None, None)),
             ResumeAt::LastTool | ResumeAt::Entry(_) => Err(FilesError::NotKept { run: run() }.into()),
         };
     };
     let history = History::read(store.as_ref(), view.run.no)?;
-    let files = Files::open(context, &view.run.id, kept, command, true)?;
-    let is_elsewhere = history.newest().is_some_and(|step| step.kept.taken_in != files.own_name);
+    let files = Files::open(context, &view.run.id, kept, directory, true)?;
+    let is_elsewhere = history.is_elsewhere(&files);
     let (found, when) = match asked {
         ResumeAt::AsDied if is_elsewhere => (history.newest().map(|step| step.kept.snapshot), String::new()),
         ResumeAt::AsDied => return Ok((Some(Keeper::start(files, store, &history)?), None)),

@@ -123,7 +123,7 @@ class Core:
         self.engine = store._engine
         self.fn = fn
         self.options = options
-        spec = RunSpec(options.job, options.budget, dict(options.tags or {}), job=options.job, from_snapshot=options.from_snapshot)
+        spec = RunSpec(options.job, options.budget, dict(options.tags or {}), job=options.job, from_snapshot=options.from_snapshot, files=options.files)
         self.run = JobRun(store, spec)
         self.lock = threading.RLock()
         self.bell = Bell(self.lock, aio)

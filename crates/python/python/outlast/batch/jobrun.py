@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import scope
 from ..errors import BudgetExceeded, Error, NothingMetered, RunEnded, RunHalted, of
+from ..opening import keep_files
 from ..runs import Run
 from ..steps.memory import Memory
 from .options import METERED_AFTER
@@ -49,11 +50,17 @@ class JobRun(Run):
         """Opens an attempt in a free slot, beside those of other processes. Errors: `BudgetExceeded` (halted), `RunEnded`
         (cancelled)."""
         try:
-            return self._engine.join(self.id)
+            open_run = self._engine.join(self.id)
         except RunHalted as e:
             raise self._halted(e) from None
         except RunEnded as e:
             raise RunEnded(e.message, hint="give the batch another name: job=…") from None
+        try:
+            self._keeps_files = keep_files(open_run, self._spec)
+        except BaseException:
+            open_run.end("interrupt")
+            raise
+        return open_run
 
     # --- the errors by which limits stop a batch
 

@@ -60,6 +60,7 @@ class Options:
     rerun: bool = False
     tags: Mapping[str, str] | None = None
     from_snapshot: int | str | datetime.datetime | None = None
+    files: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.retries is not None and (isinstance(self.retries, bool) or not isinstance(self.retries, (int, Retry))):

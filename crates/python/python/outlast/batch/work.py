@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import time
 from typing import Any, Sequence
 
 from .. import _native, codec, scope
-from ..effects import Do, Process, Work
+from ..effects import Do, Process, Work, beside
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, status_of
 from ..scope import Changes
@@ -205,6 +206,8 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
             return
         if error is None:
             try:
+                if core.run._keeps_files:
+                    yield beside(functools.partial(claimed.open_run.take_files, run.key, True))
                 yield from claimed.record("done", text.encode(), None, changed)
                 return
             except Conflict as e:

@@ -7,13 +7,14 @@ does a step that earlier lives did not do, while recorded steps of its name are 
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from .. import _native, codec, scope
-from ..effects import Process, Work, drive, drive_async, sleep
+from ..effects import Process, Work, beside, drive, drive_async, sleep
 from ..errors import AlreadySettled, Conflict, Error, RunHalted, StepDiverged, StepFailed, StepInDoubt, StepTimeout, Unkeyable
 from .spec import StepSpec, is_async, key_of, nested, unkeyed
 
@@ -150,6 +151,8 @@ def life(call: "Call") -> Process[Any]:
                 changes = here.seal()
             if error is None:
                 try:
+                    if run._keeps_files:
+                        yield beside(functools.partial(open_run_of_entry(run, call.name).take_files, call.key, False))
                     try:
                         # A result written in parts needs a committed entry (`here.seq`).
                         number = here.number if len(text) < _LONG else here.seq
