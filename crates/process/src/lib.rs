@@ -24,6 +24,7 @@ pub mod exit_policy;
 pub mod freeze;
 pub mod groups;
 pub mod guardian;
+pub mod helper;
 pub mod identity;
 pub mod ladder;
 pub mod nondumpable;

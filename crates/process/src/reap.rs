@@ -40,8 +40,8 @@ pub fn become_subreaper() -> io::Result<()> {
 
 /// Reaps the adopted orphans that have ended, and returns their ids and exits. Call it on SIGCHLD.
 ///
-/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: a process that calls this must
-/// start children only through one. Errors: `/proc` cannot be read.
+/// Any child that was started neither by a [`Spawner`](super::spawn::Spawner) nor as a [`Helper`](super::helper::Helper)
+/// counts as adopted: a process that calls this must start children only so. Errors: `/proc` cannot be read.
 pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
     let awaited = awaited();
     let mut reaped = Vec::new();

@@ -22,6 +22,7 @@ use std::{
 
 use super::{
     cgroup,
+    helper::is_helper,
     proc_table::{self, ProcId, Stat},
     reap,
 };
@@ -175,7 +176,7 @@ impl Tree {
             began.contains(&stat.start_time)
                 && (groups.iter().any(|members| members.contains(&stat.pid)) || has_mark(&mut environ))
         };
-        let spare = |found: &Stat| (self.spare)(found) || self.keeps(found);
+        let spare = |found: &Stat| is_helper(found.pid) || (self.spare)(found) || self.keeps(found);
         let top = self.begun_by.map_or_else(proc_table::own_pid, |by| by.pid);
         let Members { alive, dead } = select(&table, top, &self.roots, marked, spare);
         let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::program::checkout::ends_within;
+use outlast_process::helper::Helper;
 
 /// Time in which a notification command has to end.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -38,20 +38,15 @@ pub async fn run(argv: Vec<String>, message: String) -> Result<(), String> {
 fn run_here(argv: &[String], message: &str) -> Result<(), String> {
     let Some((program, arguments)) = argv.split_first() else { return Err("there is no command".into()) };
     let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .envs(kept)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| format!("{program}: {e}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(kept);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = Helper::start(&mut command).map_err(|e| format!("{program}: {e}"))?;
+    if let Some(mut stdin) = child.stdin() {
         // A command that reads nothing is no failure.
         let _ = stdin.write_all(message.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
     }
-    match ends_within(&mut child, LONGEST) {
+    match child.ends_within(LONGEST) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(format!("{program} ended with {status}")),
         Ok(None) => Err(format!("{program} did not end within {} s", LONGEST.as_secs())),

@@ -7,12 +7,13 @@ use std::{
     fmt, fs,
     io::Read as _,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use outlast_core::words::Micros;
+use outlast_process::helper::Helper;
 
 use crate::render::time;
 
@@ -96,7 +97,8 @@ pub fn commits(directory: &Path, since: Micros, until: Micros) -> Commits {
 /// Runs git in a directory and returns what it printed; `None` if it fails or hangs.
 pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
     let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    let mut child = Command::new("git")
+    let mut command = Command::new("git");
+    command
         // It must take no lock from under a git of the agent's own.
         .args([
             "--no-optional-locks",
@@ -114,33 +116,16 @@ pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
         .envs([("GIT_ALLOW_PROTOCOL", "none"), ("GIT_NO_LAZY_FETCH", "1"), ("GIT_TERMINAL_PROMPT", "0")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let stdout = child.stdout.take()?;
+        .stderr(Stdio::null());
+    let mut child = Helper::start(&mut command).ok()?;
+    let stdout = child.stdout()?;
     let reader = thread::spawn(move || {
         let mut bytes = Vec::new();
         stdout.take(BYTES).read_to_end(&mut bytes).map(|_| bytes)
     });
-    let status = ends_within(&mut child, LONGEST).ok()??;
+    let status = child.ends_within(LONGEST).ok()??;
     let bytes = reader.join().ok()?.ok()?;
     status.success().then(|| String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Waits for the end of a child process. Kills it, and returns `None`, if it does not end in time.
-pub fn ends_within(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if began.elapsed() >= longest {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Reads a small text file; `None` for anything else: a pipe would never end.
