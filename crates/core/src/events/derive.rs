@@ -109,7 +109,8 @@ impl Found {
                 about["by"] = by.into();
             }
             if run.status == Status::Interrupted {
-                about["by_person"] = run.stop_requested.into();
+                // Nobody has driven a halted run; it is a person who gives it room.
+                about["by_person"] = (run.stop_requested || was == Status::Halted).into();
             }
             self.push(Kind::Status, no, None, about);
         }

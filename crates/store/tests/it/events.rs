@@ -11,13 +11,15 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     events::{Event, EventQuery, Kind, Mark, delivery::Delivery},
+    run::status::Status,
     words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    agent::FULL,
+    agent::{FLOOR, FULL},
     approvals,
+    runs::raising,
     stage::{FOREVER, Stage},
 };
 
@@ -79,6 +81,22 @@ pub fn a_budget_tells_each_share_of_its_limit_once(s: &Stage) {
     assert_eq!(percents, [&json!(50), &json!(80)]);
     let wanted = json!({"unit": "cost_nano_usd", "percent": 80, "spent": 8 * FULL, "limit": 10 * FULL});
     assert_eq!(shares[1].1, wanted);
+}
+
+/// Bug: raising the budget of a halted run sent its owner "nobody drives it". Cause: any step to `interrupted` that was no
+/// stop counted as a death.
+pub fn a_halted_run_that_is_given_room_is_not_told_as_a_death(s: &Stage) {
+    let a = s.process("p").claim(s.run("r").cost(FLOOR - 1).create());
+    a.request("too dear").refused();
+    a.ends(Then::Interrupt { by_person: false });
+    let mut raise = raising(a.run);
+    raise.add[Unit::CostNanoUsd] = Some(FULL);
+    assert_eq!(s.ask(raise).unwrap(), Status::Interrupted);
+    let last = told(s, a.run, Kind::Status).pop().unwrap().1;
+    assert_eq!(
+        [&last["from"], &last["to"], &last["by_person"]],
+        [&json!("halted"), &json!("interrupted"), &json!(true)]
+    );
 }
 
 pub fn a_lost_call_and_a_bill_beyond_its_hold_are_told(s: &Stage) {

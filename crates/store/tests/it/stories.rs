@@ -226,6 +226,7 @@ macro_rules! stories {
             events:
                 what_happens_to_a_run_is_an_event_of_its_commit_and_ordinary_work_is_none,
                 a_budget_tells_each_share_of_its_limit_once,
+                a_halted_run_that_is_given_room_is_not_told_as_a_death,
                 a_lost_call_and_a_bill_beyond_its_hold_are_told,
                 an_approval_is_told_when_it_is_asked_for_and_when_it_is_decided,
                 what_a_refusal_leaves_unwritten_is_no_event,
