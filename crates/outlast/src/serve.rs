@@ -137,7 +137,7 @@ pub type Reread = fn(&Context) -> Result<ServeArgs, CliError>;
 pub fn serve(args: ServeArgs, reread: Reread, context: Context) -> Result<u8, CliError> {
     log::start_as(&context.around, "info", args.log == LogFormat::Json);
     // Bad settings are refused before anything is opened.
-    let config = commands::config(&args, &context)?;
+    let config = settings::config(&args, &context)?;
     let told = notify::endpoint::load(&context.around)?;
     let servers = mcp::configured::load(&context.around)?;
     let (token, network) = (config.access.api_token.clone(), config.network.clone());

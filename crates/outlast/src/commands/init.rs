@@ -228,8 +228,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        commands::config,
         render::look::Look,
-        settings::{config, file::SettingsFile, trust::Trust},
+        settings::{file::SettingsFile, trust::Trust},
     };
 
     fn with_files(files: &[(&str, &str)]) -> tempfile::TempDir {

@@ -69,7 +69,7 @@ enum Panel {
 }
 
 /// State of the display: what the person has chosen and marked.
-struct Desk {
+struct Position {
     place: Panel,
     /// Screen to which `Esc` leads back.
     before: Panel,
@@ -95,7 +95,7 @@ pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
         return Ok(exit_code::OK);
     }
     let place = run.map_or(Panel::Runs, Panel::Run);
-    let mut desk = Desk { place, before: Panel::Runs, run, approval: None, said: None };
+    let mut desk = Position { place, before: Panel::Runs, run, approval: None, said: None };
     // Restores the terminal also when this process panics.
     let mut terminal = ratatui::try_init()?;
     let done = go(store, context, &mut desk, &mut terminal);
@@ -106,7 +106,7 @@ pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
 fn go(
     store: &dyn Store,
     context: &Context,
-    desk: &mut Desk,
+    desk: &mut Position,
     terminal: &mut ratatui::DefaultTerminal,
 ) -> Result<(), CliError> {
     let mut seen = Look::at(store, desk.place)?;
@@ -131,7 +131,7 @@ fn go(
     }
 }
 
-impl Desk {
+impl Position {
     /// Marks the first row of a list whose marked row is no longer there.
     fn mark(&mut self, seen: &Look) {
         if !seen.runs.iter().any(|view| Some(view.run.no) == self.run) {

@@ -17,7 +17,7 @@ use ratatui::{
     widgets::{Cell, Paragraph, Row, Table, TableState, Wrap},
 };
 
-use super::{Desk, Look, Panel, Watched};
+use super::{Position, Look, Panel, Watched};
 use crate::render::{
     amount::{some, usd},
     entry,
@@ -34,7 +34,7 @@ const AT: Style = Style::new().add_modifier(Modifier::REVERSED);
 /// Most attempts of a run that are shown.
 const ATTEMPTS: usize = 5;
 
-pub(super) fn draw(frame: &mut Frame, desk: &Desk, seen: &Look, store: &str) {
+pub(super) fn draw(frame: &mut Frame, desk: &Position, seen: &Look, store: &str) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])
             .areas(frame.area());
@@ -48,7 +48,7 @@ pub(super) fn draw(frame: &mut Frame, desk: &Desk, seen: &Look, store: &str) {
     frame.render_widget(footing(desk), foot);
 }
 
-fn heading<'a>(desk: &Desk, seen: &Look, store: &str, width: u16) -> Line<'a> {
+fn heading<'a>(desk: &Position, seen: &Look, store: &str, width: u16) -> Line<'a> {
     let waiting = seen.approvals.len();
     let title = match desk.place {
         Panel::Runs => format!("{} ", some(i64::try_from(seen.runs.len()).unwrap_or(0), "run")),
@@ -68,7 +68,7 @@ fn heading<'a>(desk: &Desk, seen: &Look, store: &str, width: u16) -> Line<'a> {
     ])
 }
 
-fn footing<'a>(desk: &Desk) -> Line<'a> {
+fn footing<'a>(desk: &Position) -> Line<'a> {
     if let Some(said) = &desk.said {
         return Line::styled(format!(" {}", clean_line(said, 200)), STRONG);
     }
@@ -139,7 +139,7 @@ fn name(view: &RunView) -> String {
     named.map_or_else(|| short(view), |name| clean_line(name, 80))
 }
 
-fn runs(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
+fn runs(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
     if seen.runs.is_empty() {
         let text = "no runs yet: outlast run -- COMMAND begins one";
         return frame.render_widget(Line::styled(format!(" {text}"), FAINT), area);
@@ -318,7 +318,7 @@ fn cost(e: &Entry) -> String {
     }
 }
 
-fn approvals(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
+fn approvals(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
     let Some(at) = seen.approvals.iter().position(|view| Some(view.id) == desk.approval) else {
         return frame.render_widget(Line::styled(" nobody waits for you", FAINT), area);
     };
@@ -374,14 +374,14 @@ mod tests {
 
     use super::*;
 
-    fn drawn(desk: &Desk, seen: &Look, width: u16, height: u16) -> String {
+    fn drawn(desk: &Position, seen: &Look, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, desk, seen, "/home/ann/outlast.db")).unwrap();
         terminal.backend().to_string()
     }
 
-    fn desk(place: Panel) -> Desk {
-        Desk { place, before: Panel::Runs, run: None, approval: None, said: None }
+    fn desk(place: Panel) -> Position {
+        Position { place, before: Panel::Runs, run: None, approval: None, said: None }
     }
 
     #[test]
