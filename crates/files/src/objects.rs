@@ -231,7 +231,7 @@ impl Objects {
     /// Adds all objects that snapshots need to `needed`, and returns those that were not in it. Errors: `Missing`,
     /// `Corrupt`.
     pub(crate) fn mark(&mut self, snapshots: &[Id], needed: &mut HashSet<Id>) -> Result<Vec<Id>, Error> {
-        let walked = walk(snapshots, needed, &mut |ids| ids.iter().map(|id| self.get(id)).collect())?;
+        let walked = walk(snapshots, needed, |ids| ids.iter().map(|id| self.get(id)).collect())?;
         match walked.iter().find(|id| !self.contains(id)) {
             Some(missing) => Err(Error::Missing(*missing)),
             None => Ok(walked),

@@ -156,7 +156,7 @@ impl Objects {
         seen: &mut HashSet<Id>,
     ) -> Result<Vec<Id>, Error> {
         let mut adding = self.add()?;
-        let walked = walk(snapshots, seen, &mut |ids| adding.read(place, ids));
+        let walked = walk(snapshots, seen, |ids| adding.read(place, ids));
         // Trees without the contents of their files are of no use here.
         adding.abandon();
         walked
@@ -176,7 +176,7 @@ fn pages(place: &dyn SharedObjects, mut deed: impl FnMut(&[Id]) -> Result<(), Er
 
 impl Adding<'_> {
     fn bring(&mut self, place: &dyn SharedObjects, snapshots: &[Id]) -> Result<(), Error> {
-        let mut walked = walk(snapshots, &mut HashSet::new(), &mut |ids| self.read(place, ids))?;
+        let mut walked = walk(snapshots, &mut HashSet::new(), |ids| self.read(place, ids))?;
         walked.retain(|id| !self.has(id));
         for ids in walked.chunks(AT_ONCE) {
             let lacking =

@@ -184,7 +184,7 @@ const AT_ONCE: usize = 512;
 pub(crate) fn walk(
     snapshots: &[Id],
     seen: &mut HashSet<Id>,
-    read: &mut dyn FnMut(&[Id]) -> Result<Vec<Vec<u8>>, Error>,
+    mut read: impl FnMut(&[Id]) -> Result<Vec<Vec<u8>>, Error>,
 ) -> Result<Vec<Id>, Error> {
     let mut walked: Vec<Id> = snapshots.iter().copied().filter(|id| seen.insert(*id)).collect();
     let mut trees = Vec::new();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use outlast::{commands::embedded, files::of_run, program::find, proxy_setup, settings::policies};
+use outlast::{commands::embedded, files::of_run, program::find, proxy_setup};
 use outlast_core::{
     engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
     envelope::{Limits, PerUnit, Refusal},

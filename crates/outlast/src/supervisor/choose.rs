@@ -281,6 +281,7 @@ fn create(
         job: None,
         grpc: args.grpc.to_keep(),
         rules: named.as_ref().map(|p| p.rules.clone()),
+        files: None,
     };
     let start = Start {
         id,

@@ -17,7 +17,7 @@ use ratatui::{
     widgets::{Cell, Paragraph, Row, Table, TableState, Wrap},
 };
 
-use super::{Position, Look, Panel, Watched};
+use super::{Look, Panel, Position, Watched};
 use crate::render::{
     amount::{some, usd},
     entry,
