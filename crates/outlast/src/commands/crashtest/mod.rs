@@ -11,13 +11,7 @@ mod recording;
 mod report;
 mod stage;
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Component, Path},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs, net::SocketAddr, path::Component, sync::Arc, time::Instant};
 
 use outlast_mock as mock;
 use tokio::net::TcpListener;
@@ -30,16 +24,11 @@ use self::{
     report::{Bare, Finding, Report, Row, Tried},
     stage::Stage,
 };
+use super::prelude::*;
 use crate::{
     cli::crashtest::{Boundary, CrashtestArgs, Death, Kind},
-    program::{
-        context::Context,
-        error::{CliError, MachineError},
-        exit_code,
-        say::say,
-        stops::Moment,
-    },
-    render::{amount::some, look::Page, quote},
+    program::{error::MachineError, stops::Moment},
+    render::quote,
     settings::masks,
 };
 use outlast_process::reap;

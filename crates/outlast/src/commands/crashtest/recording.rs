@@ -1,20 +1,15 @@
 //! Recording of a run: its calls, each with the answer that it got.
 
-use std::{fs, path::Path};
+use std::fs;
 
-use outlast_core::{
-    journal::{Kind, State},
-    reads::entries,
-    run::masks::Rules,
-    store::{RunView, Store},
-};
+use outlast_core::run::masks::Rules;
 use outlast_server::{
     api::read::exchange::Exchange,
     dialect::{Upstream, canonical},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::{disk, program::error::CliError, render::text::exact_line};
+use crate::{commands::prelude::*, disk, render::text::exact_line};
 
 /// Characters of two requests that are shown around the first difference.
 const SHOWN: usize = 60;

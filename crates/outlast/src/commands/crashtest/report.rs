@@ -2,16 +2,9 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
 use crate::{
     cli::crashtest::{Boundary, Death, Kind},
-    program::error::CliError,
-    render::{
-        amount::some,
-        look::{Look, Page, Paint},
-        table::{Cell, Table},
-    },
+    commands::prelude::*,
 };
 
 /// Report of a crash test.

@@ -7,38 +7,24 @@ mod screen;
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Write as _},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use clap::Args;
 use outlast_core::{
-    engine::{DecideApproval, InName},
-    envelope::Unit,
-    journal::{Entry, approval},
+    engine::DecideApproval,
+    journal::approval,
     reads::{self, approvals::View, runs::RunSearch, waits::Wait},
-    run::Attempt,
-    store::{ApprovalFilter, Ask as _, Durability, RunView, Store},
-    words::{Micros, RunNo, Seq},
+    store::ApprovalFilter,
 };
 use outlast_server::api::read::gist;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde_json::json;
 
 use super::{
-    Desk,
     approvals::user,
     journal::{self, JournalArgs},
+    prelude::*,
 };
-use crate::{
-    guard,
-    program::{actor::actor, context::Context, error::CliError, exit_code, find},
-    render::{
-        amount::usd,
-        look::{Look as Printed, Page, clean_line},
-        time,
-    },
-    supervisor::strays,
-};
+use crate::{guard, program::actor::actor, render::look::Look as Printed, supervisor::strays};
 
 /// Watch runs as they go, in the terminal
 ///
@@ -286,7 +272,7 @@ fn follow(
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
         let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };
         let page = &mut Page::new(&mut out, look);
-        return journal::journal(&args, Desk { store, by: "", context, page, wait });
+        return journal::journal(&args, super::Desk { store, by: "", context, page, wait });
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();
     loop {

@@ -1,13 +1,6 @@
 //! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
 
-use outlast_core::{
-    envelope::Unit,
-    journal::{Entry, Kind, State},
-    reads::{approvals::View, waits::For},
-    run::Status,
-    store::RunView,
-    words::Micros,
-};
+use outlast_core::reads::{approvals::View, waits::For};
 use outlast_view::exit_words;
 use ratatui::{
     Frame,
@@ -18,14 +11,7 @@ use ratatui::{
 };
 
 use super::{Look, Panel, Position, Watched};
-use crate::render::{
-    amount::{some, usd},
-    entry,
-    look::clean_line,
-    next::next,
-    short::{called, short},
-    time,
-};
+use crate::{commands::prelude::*, render::short::short};
 
 const FAINT: Style = Style::new().fg(Color::DarkGray);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
