@@ -7,6 +7,7 @@
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
+# make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
 # make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside DBOS, Absurd and bare loops
 #
@@ -22,11 +23,12 @@ USD ?= 0.25
 SEEDS ?= 100000
 FROM ?= 0
 EACH ?= 3600
+KILLS ?= 5000
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo program test test-clients python dist dist-test sim fuzz power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python dist dist-test sim crash fuzz power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -57,6 +59,11 @@ sim:
 fuzz:
 	@scripts/setup.sh cc
 	@scripts/fuzz.sh $(EACH)
+
+# In release, as it is handed out. A campaign that does not find a fault that it has planted fails.
+crash: | system venv
+	@cargo build --release --quiet -p outlast -p outlast-python
+	@OUTLAST_BIN=$(TARGET)/release/outlast $(PYTHON) scripts/crash/campaign.py --kills $(KILLS) --postgres $(if $(SEED),--seed $(SEED))
 
 # In a place of its own: peers are no part of the tests.
 power-loss: build venv

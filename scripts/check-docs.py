@@ -1,5 +1,5 @@
 """Holds the documents to what is there: runs their commands, looks up the tests, files, codes and settings they name,
-the figures that link to the benchmarks, and asks whether the generated pages are what `reference.py` would write.
+the figures that link to the benchmarks and to the evidence, and asks whether the generated pages are what `reference.py` would write.
 
     python scripts/check-docs.py [--outlast PATH] [DOCUMENT…]
 
@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import fnmatch
 import itertools
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,10 @@ from pathlib import Path
 import reference
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "crash"))
+
+import evidence  # noqa: E402
+
 MARK = "--- check-docs"
 COMMAND_TIMEOUT_S = 180
 # In documents these are the ports people see; here they may be taken.
@@ -167,10 +172,21 @@ def check_names(document: Path, code: str) -> list[str]:
 
 
 def check_figures(document: Path) -> list[str]:
-    """A figure that links to the benchmarks stands there."""
-    told = re.findall(r"\[([^\]]*[0-9][^\]]*)\]\([^)#]*benchmarks\.md\)", document.read_text())
-    page = (ROOT / "docs" / "benchmarks.md").read_text() if told else ""
-    return [f"docs/benchmarks.md does not have the figure {figure}" for figure in told if figure not in page]
+    """A figure that links to the benchmarks or to the evidence stands there."""
+    faults = []
+    for figure, name in re.findall(r"\[([^\]]*[0-9][^\]]*)\]\([^)#]*\b(benchmarks|evidence)\.md\)", document.read_text()):
+        page = ROOT / "docs" / f"{name}.md"
+        if figure not in page.read_text():
+            faults.append(f"docs/{name}.md does not have the figure {figure}")
+    return faults
+
+
+def check_evidence(document: Path) -> list[str]:
+    """The page of evidence is what its facts make, and its facts are of a campaign without faults that found all of its own."""
+    told = json.loads(evidence.FACTS.read_text())
+    faults = [] if document.read_text() == evidence.page(told) else ["is not what docs/evidence.json makes: run scripts/crash/evidence.py"]
+    faults += [f"a run had a fault: {one['only']}" for one in told["faults"]]
+    return faults + [f"a planted fault was not found: {one['name']}" for one in told["planted"] if not one["found"]]
 
 
 def check_codes(document: Path, rust: str) -> list[str]:
@@ -211,6 +227,8 @@ def main() -> int:
         faults = check_names(document.resolve(), code) + check_figures(document) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
             faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/**/*.py"))
+        if document.name == "evidence.md":
+            faults += check_evidence(document)
         if document.name == "settings.md":
             faults += check_settings(document)
         # The schema of the settings is made from their page.

@@ -38,9 +38,9 @@ doctests() {
 # Programs on which nothing else here leans.
 scripts_are_sound() {
     local file
-    for file in scripts/*.sh .ci/run examples/*.sh examples/*/*.sh; do bash -n "$file" || return 1; done
+    for file in scripts/*.sh scripts/crash/agents/*.sh .ci/run examples/*.sh examples/*/*.sh; do bash -n "$file" || return 1; done
     "$PYTHON" -c 'import ast, pathlib, sys; [ast.parse(pathlib.Path(f).read_text(), f) for f in sys.argv[1:]]' \
-        scripts/*.py examples/*/*.py
+        scripts/*.py scripts/*/*.py scripts/*/*/*.py examples/*/*.py
 }
 
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then

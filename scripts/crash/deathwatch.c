@@ -1,0 +1,411 @@
+// deathwatch: runs a command, counts every system call by which its processes write, and kills at the n-th.
+//
+//   deathwatch [--report FILE] [--limit SECONDS] [--role NAME=WORD]… [--death POINT:VICTIMS]… -- CMD…
+//
+// POINT is ROLE.N (the N-th write of all processes of that role, before it is done) or @MICROSECONDS (from the start, or
+// from the death before). VICTIMS are roles joined by `+`, `self` (the process that writes) or `all` (the machine: every
+// process at once). Deaths happen in their order; each counts anew. A role is the first --role whose WORD stands in the
+// process's command line; `outlast-guard` is `guardian`, everything else is `other`.
+//
+// The kernel hands each such call over before it is done (seccomp's user notification), whatever library or language made
+// it, and in whichever descendant: static programs too. Events are not writes.
+//
+// Writes to FILE a line of JSON for each death and one for the end, and exits as the command did (128 + its signal).
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCH AUDIT_ARCH_AARCH64
+#else
+#error "deathwatch knows x86_64 and aarch64"
+#endif
+#ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+#define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
+#endif
+#ifndef SECCOMP_IOCTL_NOTIF_SET_FLAGS
+#define SECCOMP_IOCTL_NOTIF_SET_FLAGS SECCOMP_IOW(4, __u64)
+#endif
+
+enum { ROLES = 12, DEATHS = 16, PROCESSES = 4096, SECONDS_TO_END = 20 };
+
+struct Call {
+    int number;
+    const char *name;
+    // Whether its first argument is a descriptor.
+    int of_descriptor;
+};
+
+static const struct Call CALLS[] = {
+    {__NR_write, "write", 1},
+    {__NR_writev, "writev", 1},
+    {__NR_pwrite64, "pwrite", 1},
+    {__NR_pwritev, "pwritev", 1},
+    {__NR_pwritev2, "pwritev2", 1},
+    {__NR_sendto, "send", 1},
+    {__NR_sendmsg, "sendmsg", 1},
+    {__NR_sendmmsg, "sendmmsg", 1},
+    {__NR_sendfile, "sendfile", 1},
+    {__NR_copy_file_range, "copy_file_range", 0},
+    {__NR_fsync, "fsync", 1},
+    {__NR_fdatasync, "fdatasync", 1},
+    {__NR_sync_file_range, "sync_file_range", 1},
+    {__NR_fallocate, "fallocate", 1},
+    {__NR_ftruncate, "ftruncate", 1},
+    {__NR_truncate, "truncate", 0},
+    {__NR_renameat2, "rename", 0},
+    {__NR_renameat, "rename", 0},
+    {__NR_unlinkat, "unlink", 0},
+    {__NR_linkat, "link", 0},
+    {__NR_symlinkat, "symlink", 0},
+    {__NR_mkdirat, "mkdir", 0},
+#ifdef __NR_rename
+    {__NR_rename, "rename", 0},
+    {__NR_unlink, "unlink", 0},
+    {__NR_rmdir, "rmdir", 0},
+    {__NR_link, "link", 0},
+    {__NR_symlink, "symlink", 0},
+    {__NR_mkdir, "mkdir", 0},
+#endif
+    // With O_CREAT only.
+    {__NR_openat, "create", 0},
+};
+enum { CALL_COUNT = sizeof CALLS / sizeof *CALLS };
+
+struct Role {
+    const char *name, *word;
+    // Writes since the last death, and of the whole life by call.
+    long writes, by_call[CALL_COUNT];
+};
+
+static struct Role roles[ROLES] = {{.name = "other"}, {.name = "guardian"}};
+static int role_count = 2;
+
+struct Death {
+    // NULL: at a time.
+    const char *role;
+    long at;
+    char *victims;
+};
+
+static struct Death deaths[DEATHS];
+static int death_count, death_next;
+
+static char **command;
+static int listener = -1;
+static pid_t top;
+static FILE *report;
+static int64_t began;
+
+static void fail(const char *what) {
+    fprintf(stderr, "deathwatch: %s: %s\n", what, strerror(errno));
+    exit(125);
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// Fills `text` with a file's first bytes; returns how many, or -1.
+static ssize_t file_text(const char *path, char *text, size_t most) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    ssize_t had = read(fd, text, most - 1);
+    close(fd);
+    if (had >= 0) text[had] = 0;
+    return had;
+}
+
+static struct Role *role_of(pid_t pid) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    if (file_text(path, text, sizeof text) > 0 && !strcmp(text, "outlast-guard\n")) return &roles[1];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    ssize_t had = file_text(path, text, sizeof text);
+    for (ssize_t i = 0; i + 1 < had; i++)
+        if (!text[i]) text[i] = ' ';
+    for (int i = 2; had > 0 && i < role_count; i++)
+        if (strstr(text, roles[i].word)) return &roles[i];
+    return &roles[0];
+}
+
+static pid_t process_of(pid_t thread) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", thread);
+    if (file_text(path, text, sizeof text) <= 0) return thread;
+    char *line = strstr(text, "\nTgid:");
+    return line ? atoi(line + 6) : thread;
+}
+
+// All living descendants of this process, parents first.
+static int descendants(pid_t *found) {
+    int count = 0;
+    found[count++] = getpid();
+    for (int i = 0; i < count; i++) {
+        char path[64], text[65536];
+        snprintf(path, sizeof path, "/proc/%d/task/%d/children", found[i], found[i]);
+        // A process with threads has children of each of them.
+        char tasks[64];
+        snprintf(tasks, sizeof tasks, "/proc/%d/task", found[i]);
+        int dir = open(tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir < 0) continue;
+        char entries[8192];
+        ssize_t had;
+        while ((had = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0) {
+            for (ssize_t at = 0; at < had;) {
+                struct entry {
+                    uint64_t ino;
+                    int64_t off;
+                    unsigned short length;
+                    unsigned char type;
+                    char name[];
+                } *entry = (void *)(entries + at);
+                at += entry->length;
+                if (entry->name[0] == '.') continue;
+                snprintf(path, sizeof path, "/proc/%d/task/%s/children", found[i], entry->name);
+                if (file_text(path, text, sizeof text) <= 0) continue;
+                for (char *word = strtok(text, " "); word && count < PROCESSES; word = strtok(NULL, " "))
+                    found[count++] = atoi(word);
+            }
+        }
+        close(dir);
+    }
+    // Not this one.
+    memmove(found, found + 1, --count * sizeof *found);
+    return count;
+}
+
+static int is_victim(const struct Role *role, const char *victims) {
+    size_t length = strlen(role->name);
+    for (const char *at = victims; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL)
+        if (!strncmp(at, role->name, length) && (at[length] == '+' || !at[length])) return 1;
+    return 0;
+}
+
+// Kills the victims at once; returns how many there were.
+static int strike(const struct Death *death, pid_t self, const char *call, const char *target) {
+    static pid_t all[PROCESSES];
+    struct Role *as[PROCESSES];
+    int everybody = !strcmp(death->victims, "all"), count = 0;
+    if (!strcmp(death->victims, "self")) {
+        all[count] = self, as[count++] = role_of(self);
+    } else {
+        // Stopped before they are killed, until nobody new is there: none sees another's death, and none starts another.
+        for (int before = -1; before != count;) {
+            before = count, count = 0;
+            int living = descendants(all);
+            for (int i = 0; i < living; i++) {
+                struct Role *role = role_of(all[i]);
+                if (!everybody && !is_victim(role, death->victims)) continue;
+                all[count] = all[i], as[count++] = role;
+            }
+            if (count > 1)
+                for (int i = 0; i < count; i++) kill(all[i], SIGSTOP);
+            if (count <= 1) break;
+        }
+    }
+    if (!count) return 0;
+    int64_t at = now_ns();
+    for (int i = 0; i < count; i++) kill(all[i], SIGKILL);
+    fprintf(report, "{\"death\": \"%s\", \"at_ns\": %lld, \"until_ns\": %lld, \"point\": ", death->victims, (long long)at, (long long)now_ns());
+    if (death->role)
+        fprintf(report, "\"%s.%ld\", \"call\": \"%s\", \"target\": \"%s\"", death->role, death->at, call, target);
+    else
+        fprintf(report, "\"@%ld\"", death->at);
+    fprintf(report, ", \"killed\": [");
+    for (int i = 0; i < count; i++) fprintf(report, "%s\"%s\"", i ? ", " : "", as[i]->name);
+    fprintf(report, "]}\n");
+    death_next++;
+    for (int i = 0; i < role_count; i++) roles[i].writes = 0;
+    began = now_ns();
+    return count;
+}
+
+static void *start(void *unused) {
+    (void)unused;
+    struct sock_filter program[16 + 2 * CALL_COUNT];
+    int n = 0;
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < CALL_COUNT - 1; i++) {
+        program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)CALLS[i].number, 0, 1);
+        program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+    }
+    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 1, 0);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2]));
+    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_CREAT, 0, 1);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {.len = (unsigned short)n, .filter = program};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) fail("PR_SET_NO_NEW_PRIVS");
+    // Of this thread alone, and of what it forks: the descriptor is the whole process's.
+    int fd = (int)syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
+                          SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &filter);
+    if (fd < 0) fail("seccomp");
+    listener = fd;
+    top = fork();
+    if (top < 0) fail("fork");
+    if (!top) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execvp(command[0], command);
+        _exit(127);
+    }
+    return NULL;
+}
+
+// Looks at one call, lets it happen, or lets its process die before.
+static void judge(struct seccomp_notif *notice) {
+    int call = 0;
+    while (call < CALL_COUNT - 1 && CALLS[call].number != notice->data.nr) call++;
+    pid_t pid = process_of((pid_t)notice->pid);
+    char target[256] = "";
+    if (CALLS[call].of_descriptor) {
+        char path[64], link[200];
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, (int)notice->data.args[0]);
+        ssize_t had = readlink(path, link, sizeof link - 1);
+        link[had < 0 ? 0 : had] = 0;
+        char *name = strrchr(link, '/');
+        snprintf(target, sizeof target, "%s", name ? name + 1 : link);
+        for (char *at = target; *at; at++)
+            if (*at == '"' || *at == '\\' || *at < ' ') *at = '?';
+    }
+    if (!strstr(target, "eventfd]")) {
+        struct Role *role = role_of(pid);
+        role->writes++;
+        role->by_call[call]++;
+        const struct Death *death = &deaths[death_next];
+        if (death_next < death_count && death->role && !strcmp(death->role, role->name) && role->writes >= death->at)
+            strike(death, pid, CALLS[call].name, target);
+    }
+    struct seccomp_notif_resp answer = {.id = notice->id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+    // A process that has just been killed takes no answer.
+    ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
+}
+
+static void add_death(char *text) {
+    char *colon = strrchr(text, ':');
+    char *dot = strrchr(text, '.');
+    if (!colon || death_count == DEATHS) fail("--death wants POINT:VICTIMS");
+    *colon = 0;
+    struct Death *death = &deaths[death_count++];
+    death->victims = colon + 1;
+    if (text[0] == '@') {
+        death->at = atol(text + 1);
+    } else {
+        if (!dot) fail("a POINT is ROLE.N or @MICROSECONDS");
+        *dot = 0;
+        death->role = text, death->at = atol(dot + 1);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *to = "/dev/null";
+    int limit_s = 120, i = 1;
+    for (; i + 1 < argc && strcmp(argv[i], "--"); i += 2) {
+        char *value = argv[i + 1], *equals = strchr(value, '=');
+        if (!strcmp(argv[i], "--report")) {
+            to = value;
+        } else if (!strcmp(argv[i], "--limit")) {
+            limit_s = atoi(value);
+        } else if (!strcmp(argv[i], "--role") && equals && role_count < ROLES) {
+            *equals = 0;
+            roles[role_count++] = (struct Role){.name = value, .word = equals + 1};
+        } else if (!strcmp(argv[i], "--death")) {
+            add_death(value);
+        } else {
+            errno = EINVAL;
+            fail(argv[i]);
+        }
+    }
+    if (i + 1 >= argc) errno = EINVAL, fail("no command");
+    command = argv + i + 1;
+    if (!(report = fopen(to, "we"))) fail(to);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) fail("PR_SET_CHILD_SUBREAPER");
+    sigset_t children;
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &children, NULL);
+    int ended = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, start, NULL)) fail("pthread_create");
+    pthread_join(thread, NULL);
+    // Faster, where the kernel has it.
+    ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, 1UL);
+
+    int status = 0, top_ended = 0, hung = 0, left = 0;
+    int64_t first = began = now_ns(), deadline = first + limit_s * 1000000000LL;
+    struct pollfd waits[2] = {{.fd = listener, .events = POLLIN}, {.fd = ended, .events = POLLIN}};
+    for (;;) {
+        const struct Death *death = &deaths[death_next];
+        int timed = death_next < death_count && !death->role;
+        int64_t due = began + (timed ? death->at * 1000 : 0), wait = timed ? due - now_ns() : 200000000LL;
+        // A victim that is not there yet is waited for.
+        struct timespec pause = {.tv_sec = 0, .tv_nsec = wait < 1000000 ? 1000000 : wait > 200000000LL ? 200000000LL : wait};
+        if (ppoll(waits, 2, &pause, NULL) < 0 && errno != EINTR) fail("poll");
+        if (waits[1].revents) {
+            struct signalfd_siginfo info;
+            while (read(ended, &info, sizeof info) > 0) continue;
+        }
+        pid_t pid;
+        int how;
+        while ((pid = waitpid(-1, &how, WNOHANG)) > 0)
+            if (pid == top) {
+                status = how, top_ended = 1;
+                int64_t soon = now_ns() + SECONDS_TO_END * 1000000000LL;
+                if (soon < deadline) deadline = soon;
+            }
+        if (pid < 0 && errno == ECHILD) break;
+        if (waits[0].revents & POLLIN) {
+            struct seccomp_notif notice;
+            memset(&notice, 0, sizeof notice);
+            if (!ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice)) judge(&notice);
+        } else if (waits[0].revents & POLLHUP) {
+            waits[0].fd = -1;
+        }
+        if (timed && now_ns() >= due) strike(death, 0, "", "");
+        if (now_ns() > deadline) {
+            static pid_t all[PROCESSES];
+            if (top_ended) left = 1;
+            else hung = 1;
+            int count = descendants(all);
+            for (int k = 0; k < count; k++) kill(all[k], SIGKILL);
+            deadline = now_ns() + 1000000000LL;
+        }
+    }
+    fprintf(report, "{\"hung\": %s, \"left\": %s, \"elapsed_ns\": %lld, \"writes\": {", hung ? "true" : "false", left ? "true" : "false",
+            (long long)(now_ns() - first));
+    for (int r = 0, told = 0; r < role_count; r++)
+        for (int c = 0; c < CALL_COUNT; c++)
+            if (roles[r].by_call[c]) fprintf(report, "%s\"%s %s\": %ld", told++ ? ", " : "", roles[r].name, CALLS[c].name, roles[r].by_call[c]);
+    fprintf(report, "}}\n");
+    fclose(report);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

@@ -1,0 +1,179 @@
+"""What is killed: programs under Outlast as people start them, each with its processes by role and its kinds of death."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bed import LONGEST_S, Death, Life, Place
+
+#: The exit code of a run that halts at a limit.
+HALTED = 75
+#: The exit code of a program that was killed.
+KILLED = 128 + 9
+#: What is said of a run whose supervisor was killed behind its end.
+OVER = "is completed: "
+#: Lives beyond the deaths: one that goes to the end, and one after a budget was raised.
+MORE_LIVES = 3
+
+
+@dataclass
+class Outcome:
+    """What a run has left for the oracle."""
+
+    lives: list[Life]
+    #: Faults that showed while it lived: a life that did not go on though nothing killed it.
+    faults: list[str] = field(default_factory=list)
+    #: What `outlast show` said whenever the run stood at its limit, and the last line of the outside's log then.
+    halts: list[tuple[dict, int]] = field(default_factory=list)
+
+    @property
+    def strikes(self):
+        return [strike for life in self.lives for strike in life.strikes]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    title: str
+    #: The program of `agents`, and how many questions, items or tasks it has.
+    agent: str
+    calls: int
+    #: Roles, each with a word of their command lines: the first that is there counts.
+    roles: tuple[tuple[str, str], ...]
+    #: Kinds of death at a write of a role.
+    kinds: dict[str, tuple[str, ...]]
+    live: Callable[[Scenario, Place, list[Death]], Outcome]
+    #: Most deaths of a run: an item that kills its process three times is given up.
+    most_deaths: int = 2
+    limit_nano_usd: int = 1_000_000_000
+    #: Statuses of a run that is done.
+    done: tuple[str, ...] = ("completed",)
+    on_postgres: bool = True
+
+    def usd(self) -> str:
+        return f"{self.limit_nano_usd / 1e9:.9f}"
+
+    def victims(self) -> list[str]:
+        """Each kind of death, for a random instant: it has to name who dies."""
+        named = {role if kind == "self" else kind for role, kinds in self.kinds.items() for kind in kinds}
+        return sorted(named)
+
+
+SUPERVISED = {
+    "supervisor": ("self", "all", "supervisor+guardian", "supervisor+agent"),
+    "agent": ("self", "all", "supervisor+agent", "guardian"),
+    "guardian": ("self", "all"),
+}
+
+
+def program(scenario: Scenario, place: Place) -> list[str]:
+    path = str(place.bed.agents / scenario.agent)
+    return ["bash", path] if path.endswith(".sh") else [sys.executable, "-S", path]
+
+
+def died(place: Place, life: Life) -> bool:
+    """Whether something was killed. An agent with a planted fault may do that itself."""
+    return bool(life.strikes) or bool(place.fault) and life.code == KILLED
+
+
+def supervised(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
+    """`outlast run`, and after each death of it `outlast resume`, or the same line again."""
+    outlast, outcome = str(place.bed.outlast), Outcome(place.lives)
+    line = [outlast, "run", "--run", place.run, "--usd", scenario.usd(), "--restarts", "1000", "--", *program(scenario, place)]
+    command, left = line, list(deaths)
+    for n in range(len(deaths) + MORE_LIVES):
+        life = place.lived(command, scenario.roles, left)
+        left = left[len(life.strikes) :]
+        if life.code == 0 or OVER in life.text:
+            return outcome
+        if life.code == HALTED:
+            outcome.halts.append((place.told("show", place.run)[1], max(line["n"] for line in place.bed.lines(place.run))))
+            place.told("budget", place.run, "--add-usd", "1")
+        elif not died(place, life):
+            # A run that died before it was there is begun.
+            if command is not line and ("no run has the id" in life.text or "there is no store" in life.text):
+                command = line
+                continue
+            outcome.faults.append(f"life {n + 1} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            return outcome
+        command = [outlast, "resume", place.run] if n % 2 == 0 else line
+    outcome.faults.append(f"not at its end after {len(place.lives)} lives")
+    return outcome
+
+
+def alone(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
+    """A program that is started again and again until it has come to its end."""
+    outcome, left = Outcome(place.lives), list(deaths)
+    for n in range(len(deaths) + MORE_LIVES):
+        life = place.lived(program(scenario, place), scenario.roles, left)
+        left = left[len(life.strikes) :]
+        if life.code == 0:
+            return outcome
+        if not died(place, life):
+            outcome.faults.append(f"life {n + 1} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            return outcome
+    outcome.faults.append(f"not at its end after {len(place.lives)} lives")
+    return outcome
+
+
+def served(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
+    """`outlast serve`, begun again on its port while its clients go on."""
+    port = place.bed.free_port()
+    line = [str(place.bed.outlast), "serve", "--listen", f"127.0.0.1:{port}", "--default-usd", scenario.usd()]
+    outcome, left = Outcome(place.lives), list(deaths)
+    with (place.home / "clients").open("w") as said:
+        clients = subprocess.Popen(
+            program(scenario, place), cwd=place.home, env={**place.env, "CRASH_SERVER": str(port)}, stdout=said, stderr=said
+        )
+    try:
+        until = time.monotonic() + LONGEST_S
+        while True:
+            server = place.started(line, scenario.roles, left)
+            while server.process.poll() is None and clients.poll() is None and time.monotonic() < until:
+                time.sleep(0.005)
+            if clients.poll() is not None or time.monotonic() >= until:
+                server.terminate()
+            life = server.end()
+            left = left[len(life.strikes) :]
+            if clients.poll() is not None:
+                break
+            if not life.strikes:
+                outcome.faults.append(f"a server ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+                return outcome
+        if clients.poll() != 0:
+            outcome.faults.append(f"the clients ended with {clients.poll()}: {(place.home / 'clients').read_text()[-400:]}")
+    finally:
+        clients.kill()
+        clients.wait()
+    return outcome
+
+
+# The supervisor's own line has its agent's behind it.
+OF_RUN = (("supervisor", "outlast run "), ("supervisor", "outlast resume "), ("agent", "/agents/"))
+
+PLAIN = Scenario("plain", "a plain program through `outlast run`", "plain.py", 5, OF_RUN, SUPERVISED, supervised)
+# Room for three of its five answers.
+BUDGET = Scenario(
+    "budget", "the same at a limit that is too small, and is then raised", "plain.py", 5, OF_RUN, SUPERVISED, supervised,
+    limit_nano_usd=180_000,
+)  # fmt: skip
+STEPS = Scenario(
+    "steps", "a Python agent with steps, tools, state and a budget", "steps.py", 3, OF_RUN, SUPERVISED, supervised
+)
+LOOP = Scenario(
+    "loop", "a shell loop by `outlast shell-init`", "loop.sh", 2,
+    (("agent", "/agents/"), ("keeper", " keep "), ("command", " shell-loop ")),
+    {"agent": ("self", "all", "keeper+agent"), "command": ("self", "all"), "keeper": ("self", "all")}, alone,
+)  # fmt: skip
+SERVE = Scenario(
+    "serve", "`outlast serve` with two clients", "clients.py", 5, (("server", " serve "),), {"server": ("self",)}, served,
+    done=("running", "interrupted"),
+)  # fmt: skip
+BATCH = Scenario(
+    "batch", "a worker of `outlast.map`, four items at a time", "batch.py", 10, (("agent", "/agents/"),), {"agent": ("self",)}, alone
+)
+ALL = (PLAIN, BUDGET, STEPS, LOOP, SERVE, BATCH)
