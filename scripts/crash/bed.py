@@ -124,6 +124,36 @@ class Bed:
             return list(self._of_run[run])
 
 
+class Database:
+    """A PostgreSQL server of the campaign's own."""
+
+    SCRIPT = str(ROOT / "scripts/private-postgres.sh")
+    #: So long after its death calls may be lost: it recovers, and all connect anew.
+    RECOVERS_NS = 30 * 10**9
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        started = subprocess.run([self.SCRIPT, "start", str(place)], stdout=subprocess.PIPE, text=True, check=True)
+        self.url = started.stdout.strip()
+        #: One run at a time: the death of a server is every run's that is on it.
+        self.turn = threading.Lock()
+
+    def close(self) -> None:
+        subprocess.run([self.SCRIPT, "stop", str(self.place)], check=True)
+
+    def die(self) -> Strike | None:
+        """Kills a process of it that serves somebody; the server then ends all of them, and recovers."""
+        server = int((self.place / "data/postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for pid in children:
+            with contextlib.suppress(OSError):
+                if "[local]" in Path(f"/proc/{pid}/cmdline").read_text():
+                    at = time.monotonic_ns()
+                    os.kill(int(pid), signal.SIGKILL)
+                    return Strike("database", "", at, at + self.RECOVERS_NS, ["database"])
+        return None
+
+
 class Place:
     """One run's own directory, store and environment."""
 
@@ -133,6 +163,8 @@ class Place:
         self.home.mkdir()
         self.store = store or str(self.home / "runs.db")
         self.lives: list[Life] = []
+        #: Deaths that are not of its own processes.
+        self.elsewhere: list[Strike] = []
         #: What a planted fault does to the store between two lives: called with the number of the life that has ended.
         self.between_lives: Callable[[int], None] = lambda _: None
         self.env = {

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -35,12 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import evidence
-from bed import ROOT, Bed, Death, Place
+from bed import ROOT, Bed, Database, Death, Place
 from judge import judged
 from planted import BARE, PLANTED, bare
 from scenarios import ALL, Scenario
 
-PRIVATE_POSTGRES = str(ROOT / "scripts/private-postgres.sh")
 #: Clean runs of each scenario: the second one counts the writes, when all that is made once is there.
 CLEAN_RUNS = 2
 #: Runs of a scenario between two of its runs on PostgreSQL.
@@ -54,6 +54,7 @@ class Tally:
     scenario: Scenario
     #: Each write of each role, with each kind of death, in a random order; and those that were hit.
     points: list[Death] = field(default_factory=list)
+    known: set[Death] = field(default_factory=set)
     hit: set[Death] = field(default_factory=set)
     writes: dict[str, int] = field(default_factory=dict)
     clean_us: int = 0
@@ -73,8 +74,8 @@ class Tally:
 
 
 class Campaign:
-    def __init__(self, bed: Bed, args: argparse.Namespace, postgres: str | None) -> None:
-        self.bed, self.args, self.postgres = bed, args, postgres
+    def __init__(self, bed: Bed, args: argparse.Namespace, database: Database | None) -> None:
+        self.bed, self.args, self.database = bed, args, database
         self.dice = random.Random(args.seed)
         self.lock = threading.Lock()
         self.numbers = iter(range(1, 1 << 30))
@@ -90,16 +91,20 @@ class Campaign:
             outcome = scenario.live(scenario, place, [])
             self.judge(tally, place, outcome, [])
         counts: Counter[str] = Counter()
-        for life in outcome.lives:
+        for life in place.lives:
             for word, count in life.writes.items():
                 counts[word.split()[0]] += count
         tally.writes = {role: counts[role] for role in scenario.kinds}
-        tally.clean_us = int(sum(life.elapsed_s for life in outcome.lives) * 1e6)
-        tally.points = [
-            Death(f"{role}.{n}", kind)
-            for role, kinds in scenario.kinds.items() for n in range(1, tally.writes[role] + 1) for kind in kinds
-        ]  # fmt: skip
-        self.dice.shuffle(tally.points)
+        tally.clean_us = int(sum(life.elapsed_s for life in place.lives) * 1e6)
+        by_role = [
+            [Death(f"{role}.{n}", kind) for n in range(1, tally.writes[role] + 1) for kind in kinds]
+            for role, kinds in scenario.kinds.items()
+        ]
+        for points in by_role:
+            self.dice.shuffle(points)
+        # Roles in turns: those that write little would hardly die in a short campaign.
+        tally.points = [point for turn in itertools.zip_longest(*by_role) for point in turn if point]
+        tally.known = set(tally.points)
 
     def planned(self, tally: Tally) -> list[Death]:
         """A death at a write, and one at random."""
@@ -119,18 +124,40 @@ class Campaign:
             n = next(self.numbers)
             tally = self.tallies[n % len(self.tallies)]
             deaths = self.planned(tally)
-            # One after another, so that each scenario has its share of them.
-            on_postgres = self.postgres if tally.scenario.on_postgres and tally.next % POSTGRES_EVERY == 0 else None
-        self.play(tally, f"{tally.scenario.name}-{self.args.seed}x{n}", deaths, on_postgres)
+            after_s = self.dice.random() * tally.clean_us / 1e6
+            on_postgres = self.database and tally.next % POSTGRES_EVERY == 0
+        run = f"{tally.scenario.name}-{self.args.seed}x{n}"
+        if not on_postgres:
+            self.play(tally, run, deaths)
+            return n
+        assert self.database
+        with self.database.turn:
+            # Every other of them loses its database as well.
+            self.play(tally, run, deaths, self.database.url, after_s if n % 2 else None)
         return n
 
-    def play(self, tally: Tally, run: str, deaths: list[Death], store: str | None = None) -> None:
+    def play(self, tally: Tally, run: str, deaths: list[Death], store: str | None = None, after_s: float | None = None) -> None:
         place = Place(self.bed, run, store, tally.scenario.calls)
+        losing = threading.Timer(after_s or 0, self.lose_database, [place])
         try:
-            outcome = tally.scenario.live(tally.scenario, place, deaths)
+            if after_s is not None:
+                losing.start()
+            try:
+                outcome = tally.scenario.live(tally.scenario, place, deaths)
+            finally:
+                # Not in the next run.
+                losing.cancel()
+                if losing.ident:
+                    losing.join()
             self.judge(tally, place, outcome, deaths)
         except Exception:  # noqa: BLE001 (whatever it is, it is told beside the run, and makes the campaign red)
             self.told(tally, place, deaths, [traceback.format_exc()])
+
+    def lose_database(self, place: Place) -> None:
+        assert self.database
+        strike = self.database.die()
+        # A run that has ended meanwhile has lost nothing by it.
+        place.elsewhere += [strike] if strike else []
 
     def judge(self, tally: Tally, place: Place, outcome, deaths: list[Death]) -> None:
         on_postgres = place.store.startswith("postgres")
@@ -138,7 +165,7 @@ class Campaign:
         faults, sums = judged(tally.scenario, place, outcome, verify=not on_postgres)
         with self.lock:
             tally.runs += bool(deaths)
-            tally.on_postgres += on_postgres
+            tally.on_postgres += on_postgres and bool(deaths)
             tally.sums.update(sums)
             planned = {str(death): death for death in deaths}
             for strike in outcome.strikes:
@@ -147,7 +174,7 @@ class Campaign:
                 if strike.call:
                     tally.calls[strike.call] += 1
                     death = planned.get(f"{strike.point}:{strike.death}")
-                    tally.hit |= {death} if death in set(tally.points) else set()
+                    tally.hit |= {death} & tally.known if death else set()
         if faults:
             self.told(tally, place, deaths, faults)
         else:
@@ -215,8 +242,8 @@ def machine() -> dict:
     return {"cores": os.cpu_count(), "kernel": platform.release().partition("-")[0], "memory_gib": round(int(memory.split()[1]) / (1 << 20))}
 
 
-def fought(args: argparse.Namespace, bed: Bed, postgres: str | None) -> int:
-    campaign = Campaign(bed, args, postgres)
+def fought(args: argparse.Namespace, bed: Bed, database: Database | None) -> int:
+    campaign = Campaign(bed, args, database)
     print(f"seed {args.seed}; clean runs", flush=True)
     with ThreadPoolExecutor(args.at_once) as pool:
         list(pool.map(campaign.clean, campaign.tallies))
@@ -224,7 +251,7 @@ def fought(args: argparse.Namespace, bed: Bed, postgres: str | None) -> int:
         name, _, deaths = args.only.partition(":")
         tally = next(tally for tally in campaign.tallies if tally.scenario.name == name)
         for n in range(args.times):
-            campaign.play(tally, f"{name}-{n}", [Death(*text.rsplit(":", 1)) for text in deaths.split(",")], postgres)
+            campaign.play(tally, f"{name}-{n}", [Death(*text.rsplit(":", 1)) for text in deaths.split(",")], database.url if database else None)
         print(f"{campaign.kills} kills, {len(campaign.faults)} runs with faults")
         return bool(campaign.faults)
     if args.planted:
@@ -232,16 +259,16 @@ def fought(args: argparse.Namespace, bed: Bed, postgres: str | None) -> int:
     cpu_before = cpu()
     seconds = campaign.fight()
     cpu_seconds = cpu() - cpu_before
-    if postgres:
-        whole = Place(bed, "postgres", postgres, 0)
+    if database:
+        whole = Place(bed, "postgres", database.url, 0)
         code, said = whole.told("verify")
         if code or said.get("damage"):
-            campaign.faults.append({"run": "all on PostgreSQL", "store": postgres, "only": "", "faults": [str(said)]})
+            campaign.faults.append({"run": "all on PostgreSQL", "store": database.url, "only": "", "faults": [str(said)]})
     planted = campaign.plant()
     told = {
         "date": datetime.date.today().isoformat(), "commit": args.commit or sentence("git", "rev-parse", "--short=12", "HEAD"),
         "version": sentence(str(bed.outlast), "--version"), "profile": args.profile or bed.outlast.parent.name, "machine": machine(), "seed": args.seed,
-        "kills": campaign.kills, "seconds": round(seconds), "cpu_seconds": round(cpu_seconds), "at_once": args.at_once, "postgres": bool(postgres),
+        "kills": campaign.kills, "seconds": round(seconds), "cpu_seconds": round(cpu_seconds), "at_once": args.at_once, "postgres": bool(database),
         "scenarios": [tally.told() for tally in campaign.tallies], "faults": campaign.faults, "planted": planted,
         "bare": campaign.without(),
     }  # fmt: skip
@@ -282,21 +309,19 @@ def main() -> int:
     # In memory where there is such a place: what a kill takes is no matter of the disk.
     shm = Path("/dev/shm")
     place = Path(tempfile.mkdtemp(prefix="outlast-crash-", dir=shm if os.access(shm, os.W_OK) else None))
-    server, bed = None, None
+    database, bed = None, None
     try:
-        postgres = None
         if args.postgres:
             # The server may run under another account.
             place.chmod(0o711)
-            server = place / "server"
-            postgres = sentence(PRIVATE_POSTGRES, "start", str(server))
+            database = Database(place / "server")
         bed = Bed(place, outlast)
-        return fought(args, bed, postgres)
+        return fought(args, bed, database)
     finally:
         if bed:
             bed.close()
-        if server:
-            sentence(PRIVATE_POSTGRES, "stop", str(server))
+        if database:
+            database.close()
         shutil.rmtree(place, ignore_errors=True)
 
 

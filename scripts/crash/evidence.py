@@ -71,7 +71,7 @@ def page(told: dict) -> str:
     ordered = sorted(calls.items(), key=lambda item: -item[1])
     lines += [
         "",
-        "`machine` is every process at once. Deaths before a system call: "
+        "`machine` is every process at once; `database` is a process of PostgreSQL, which ends all others of it and recovers. Deaths before a system call: "
         + ", ".join(f"`{call}` {number(count)}" for call, count in ordered)
         + "; the others came at a random instant.",
         "",
@@ -104,8 +104,8 @@ def page(told: dict) -> str:
         "",
         "## What is not in it",
         "",
-        "PostgreSQL itself, and hosts that lose each other, are killed by `make test` and `make sim`; the power is taken by",
-        "`make power-loss`. The recorder of MCP tools, files and CLI agents are killed by tests of their own, which",
+        "Hosts that lose each other, and databases that come back without their last commits, are in `make test` and `make sim`;",
+        "the power is taken by `make power-loss`. Files and CLI agents are killed by tests of their own, which",
         "[the contract](contract.md) names. Peers (LangGraph, DBOS) have not been run beside it.",
     ]
     if faults:

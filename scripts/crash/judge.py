@@ -15,7 +15,7 @@ from outside import Broken
 from scenarios import Outcome, Scenario
 
 #: Whose death takes a call in flight with it.
-PROXIES = {"supervisor", "guardian", "server"}
+PROXIES = {"supervisor", "guardian", "server", "database"}
 #: What a tool that was cut off says instead of a receipt.
 TOLD = "outcome unknown"
 
@@ -49,7 +49,7 @@ class Ledger:
 def judged(scenario: Scenario, place: Place, outcome: Outcome, *, verify: bool = True) -> tuple[list[str], dict[str, int]]:
     """The faults of a run that has come to its end, and what it was told."""
     faults = list(outcome.faults)
-    for n, life in enumerate(outcome.lives, 1):
+    for n, life in enumerate(place.lives, 1):
         if life.hung:
             faults.append(f"life {n} did not end")
         if life.left:
@@ -132,15 +132,26 @@ def steps(scenario: Scenario, ledger: Ledger, strikes: list[Strike]) -> list[str
     for number in range(1, scenario.calls + 1):
         faults += repeatable(f"note {number}", ledger, ledger.acks[f"step {number}"])
         faults += repeatable(f"pay {number}", ledger, ledger.acks[f"idempotent {number}"])
-        done, given = ledger.effects[f"charge {number}"], ledger.acks[f"once {number}"]
-        if len(done) > 1:
-            faults.append(f"charge {number} was done {len(done)} times")
-        told = [ack for ack in given if str(ack["value"]).startswith(TOLD)]
-        faults += stable(f"charge {number}", given, {str(line["n"]) for line in done} | {ack["value"] for ack in told})
+        faults += once(f"charge {number}", ledger, ledger.acks[f"once {number}"])
     states = [ack["value"] for ack in ledger.acks["state"]]
     if states != sorted(states) or states[-1:] != [scenario.calls]:
         faults.append(f"the state went back, or was not finished: {states}")
     return faults
+
+
+def mcp(scenario: Scenario, ledger: Ledger, strikes: list[Strike]) -> list[str]:
+    faults = calls(scenario, ledger, strikes)
+    for number in range(1, scenario.calls + 1):
+        faults += once(f"charge {number}", ledger, ledger.acks[f"once {number}"])
+    return faults
+
+
+def once(name: str, ledger: Ledger, given: list[dict]) -> list[str]:
+    """It was done at most once; where there is no receipt, the agent was told that the outcome is unknown."""
+    done = ledger.effects[name]
+    faults = [f"{name} was done {len(done)} times"] if len(done) > 1 else []
+    told = {ack["value"] for ack in given if TOLD in str(ack["value"])}
+    return faults + stable(name, given, {str(line["n"]) for line in done} | told)
 
 
 def repeatable(name: str, ledger: Ledger, given: list[dict]) -> list[str]:
@@ -206,4 +217,4 @@ def limit(shown: dict, bought: int) -> list[str]:
     return [f"the limit of {line['limit']} nano-usd was passed: {charged} charged, {bought} bought"]
 
 
-PARTS = {"plain": plain, "budget": plain, "steps": steps, "loop": loop, "serve": plain, "batch": batch}
+PARTS = {"plain": plain, "budget": plain, "steps": steps, "mcp": mcp, "loop": loop, "serve": plain, "batch": batch}

@@ -88,7 +88,7 @@ def unresumed(bed: Bed, run: str, _: str) -> list[str]:
     place = Place(bed, run, None, PLAIN.calls)
     line = [str(bed.outlast), "run", "--run", run, "--usd", "1", "--", *program(PLAIN, place)]
     place.lived(line, PLAIN.roles, [EARLY])
-    return judged(PLAIN, place, Outcome(place.lives))[0]
+    return judged(PLAIN, place, Outcome(place))[0]
 
 
 def observed(bed: Bed, run: str, _: str) -> list[str]:

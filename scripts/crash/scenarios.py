@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bed import LONGEST_S, Death, Life, Place
+from bed import LONGEST_S, Death, Life, Place, Strike
 
 #: The exit code of a run that halts at a limit.
 HALTED = 75
@@ -24,15 +24,15 @@ MORE_LIVES = 3
 class Outcome:
     """What a run has left for the oracle."""
 
-    lives: list[Life]
+    place: Place
     #: Faults that showed while it lived: a life that did not go on though nothing killed it.
     faults: list[str] = field(default_factory=list)
     #: What `outlast show` said whenever the run stood at its limit, and the last line of the outside's log then.
     halts: list[tuple[dict, int]] = field(default_factory=list)
 
     @property
-    def strikes(self):
-        return [strike for life in self.lives for strike in life.strikes]
+    def strikes(self) -> list[Strike]:
+        return [strike for life in self.place.lives for strike in life.strikes] + self.place.elsewhere
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Scenario:
     limit_nano_usd: int = 1_000_000_000
     #: Statuses of a run that is done.
     done: tuple[str, ...] = ("completed",)
-    on_postgres: bool = True
 
     def usd(self) -> str:
         return f"{self.limit_nano_usd / 1e9:.9f}"
@@ -77,12 +76,12 @@ def program(scenario: Scenario, place: Place) -> list[str]:
 
 def died(place: Place, life: Life) -> bool:
     """Whether something was killed. An agent with a planted fault may do that itself."""
-    return bool(life.strikes) or bool(place.fault) and life.code == KILLED
+    return bool(life.strikes or place.elsewhere) or bool(place.fault) and life.code == KILLED
 
 
 def supervised(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
     """`outlast run`, and after each death of it `outlast resume`, or the same line again."""
-    outlast, outcome = str(place.bed.outlast), Outcome(place.lives)
+    outlast, outcome = str(place.bed.outlast), Outcome(place)
     line = [outlast, "run", "--run", place.run, "--usd", scenario.usd(), "--restarts", "1000", "--", *program(scenario, place)]
     command, left = line, list(deaths)
     for n in range(len(deaths) + MORE_LIVES):
@@ -107,7 +106,7 @@ def supervised(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome
 
 def alone(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
     """A program that is started again and again until it has come to its end."""
-    outcome, left = Outcome(place.lives), list(deaths)
+    outcome, left = Outcome(place), list(deaths)
     for n in range(len(deaths) + MORE_LIVES):
         life = place.lived(program(scenario, place), scenario.roles, left)
         left = left[len(life.strikes) :]
@@ -124,7 +123,7 @@ def served(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
     """`outlast serve`, begun again on its port while its clients go on."""
     port = place.bed.free_port()
     line = [str(place.bed.outlast), "serve", "--listen", f"127.0.0.1:{port}", "--default-usd", scenario.usd()]
-    outcome, left = Outcome(place.lives), list(deaths)
+    outcome, left = Outcome(place), list(deaths)
     with (place.home / "clients").open("w") as said:
         clients = subprocess.Popen(
             program(scenario, place), cwd=place.home, env={**place.env, "CRASH_SERVER": str(port)}, stdout=said, stderr=said
@@ -141,7 +140,7 @@ def served(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
             left = left[len(life.strikes) :]
             if clients.poll() is not None:
                 break
-            if not life.strikes:
+            if not died(place, life):
                 outcome.faults.append(f"a server ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
                 return outcome
         if clients.poll() != 0:
@@ -164,6 +163,14 @@ BUDGET = Scenario(
 STEPS = Scenario(
     "steps", "a Python agent with steps, tools, state and a budget", "steps.py", 3, OF_RUN, SUPERVISED, supervised
 )
+MCP = Scenario(
+    "mcp", "an agent whose MCP server is behind `outlast mcp`", "mcp.py", 3,
+    (("supervisor", "outlast run "), ("supervisor", "outlast resume "), ("recorder", "outlast mcp "), ("tools", "/tools.py"),
+     ("agent", "/agents/")),
+    SUPERVISED | {
+        "recorder": ("self", "all", "recorder+supervisor", "agent+recorder"), "tools": ("self", "all", "tools+recorder"),
+    }, supervised,
+)  # fmt: skip
 LOOP = Scenario(
     "loop", "a shell loop by `outlast shell-init`", "loop.sh", 2,
     (("agent", "/agents/"), ("keeper", " keep "), ("command", " shell-loop ")),
@@ -176,4 +183,4 @@ SERVE = Scenario(
 BATCH = Scenario(
     "batch", "a worker of `outlast.map`, four items at a time", "batch.py", 10, (("agent", "/agents/"),), {"agent": ("self",)}, alone
 )
-ALL = (PLAIN, BUDGET, STEPS, LOOP, SERVE, BATCH)
+ALL = (PLAIN, BUDGET, STEPS, MCP, LOOP, SERVE, BATCH)
