@@ -124,16 +124,18 @@ class Campaign:
             n = next(self.numbers)
             tally = self.tallies[n % len(self.tallies)]
             deaths = self.planned(tally)
-            after_s = self.dice.random() * tally.clean_us / 1e6
-            on_postgres = self.database and tally.next % POSTGRES_EVERY == 0
+            # Every other run on PostgreSQL loses its database as well.
+            after_s = self.dice.random() * tally.clean_us / 1e6 if self.dice.random() < 0.5 else None
+            on_postgres = tally.next % POSTGRES_EVERY == 0
         run = f"{tally.scenario.name}-{self.args.seed}x{n}"
-        if not on_postgres:
+        # Where another run is on it, this one is on SQLite: none waits.
+        if not self.database or not on_postgres or not self.database.turn.acquire(blocking=False):
             self.play(tally, run, deaths)
             return n
-        assert self.database
-        with self.database.turn:
-            # Every other of them loses its database as well.
-            self.play(tally, run, deaths, self.database.url, after_s if n % 2 else None)
+        try:
+            self.play(tally, run, deaths, self.database.url, after_s)
+        finally:
+            self.database.turn.release()
         return n
 
     def play(self, tally: Tally, run: str, deaths: list[Death], store: str | None = None, after_s: float | None = None) -> None:
