@@ -164,7 +164,7 @@ STEPS = Scenario(
     "steps", "a Python agent with steps, tools, state and a budget", "steps.py", 3, OF_RUN, SUPERVISED, supervised
 )
 MCP = Scenario(
-    "mcp", "an agent whose MCP server is behind `outlast mcp`", "mcp.py", 3,
+    "mcp", "an agent whose MCP server is behind `outlast mcp`", "recorded.py", 3,
     (("supervisor", "outlast run "), ("supervisor", "outlast resume "), ("recorder", "outlast mcp "), ("tools", "/tools.py"),
      ("agent", "/agents/")),
     SUPERVISED | {
