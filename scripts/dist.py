@@ -246,7 +246,7 @@ def main() -> int:
         raise SystemExit(f"dist: wanted a machine of {', '.join(WORDS)}, had {MACHINE}")
     if git("status", "--porcelain", "--untracked-files=no"):
         print("dist: the checkout has changes that no commit has; the files say the commit without them", file=sys.stderr)
-    work = TARGET / "dist"
+    work = TARGET / "dist-files"
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
