@@ -1,6 +1,6 @@
 //! Stories of the files that are kept with a run: they come back as a tool, an entry or the run's beginning left them.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use crate::{
     agents::{script, shell},
@@ -159,26 +159,31 @@ fn another_disk(bed: &Bed, with: &[(&str, &str)]) {
     with.iter().for_each(|(name, text)| drop(bed.write(&format!("work/{name}"), text)));
 }
 
-/// Each life adds a file and its word to `log`, and dies with its supervisor, but for the third.
-const THREE_LIVES: &str = "cat log 2>/dev/null >> ../found; echo >> ../found; mkdir -p made; \
-    echo $OUTLAST_ATTEMPT >> log; ln -sf log made/link; [ $OUTLAST_ATTEMPT = 3 ] || kill -9 $$";
+/// Each life tells what it finds in `log`, adds its number, and ends when it may.
+const THREE_LIVES: &str = "cat log >> ../found; echo >> ../found; mkdir -p made; echo $OUTLAST_ATTEMPT >> log; \
+    ln -sf log made/link; echo x >> ../lives; while [ ! -e ../go ]; do sleep 0.02; done";
 
 #[test]
 fn a_run_is_taken_over_with_its_files_by_hosts_that_have_none_of_them() {
     let hosts = Hosts::new();
     let bed = &hosts.bed;
     bed.write("work/log", "0\n");
-    let flags = ["--run", "r", "--files", "--restarts", "0"];
-    bed.run(hosts.first(shell(bed, &flags, THREE_LIVES))).code(75);
-    let resume = ["resume", "r", "--add-restarts", "1"];
+    let stopped = |command: Command, lives: usize| {
+        let run = bed.start(command);
+        bed.until_lines("lives", lives);
+        run.signal(2);
+        run.done().code(130)
+    };
+    stopped(hosts.first(shell(bed, &["--run", "r", "--files"], THREE_LIVES)), 1);
     another_disk(bed, &[("strange", "a person's"), (".env", "theirs")]);
-    bed.run(hosts.second(bed.outlast(&resume))).code(75).tells(&["restored"]);
+    stopped(hosts.second(bed.outlast(&["resume", "r"])), 2).tells(&["restored"]);
     assert_eq!(bed.text("found"), "0\n\n0\n1\n\n", "the second life finds what the first one left");
     assert_eq!(bed.text("work/.env"), "theirs", "what no snapshot holds stays");
     assert!(!bed.path("work/strange").exists());
     // And back, to a directory that has what the first life left there.
     another_disk(bed, &[("log", "0\n1\n")]);
-    bed.run(hosts.first(bed.outlast(&resume))).code(0).tells(&["restored"]);
+    bed.write("go", "");
+    bed.run(hosts.first(bed.outlast(&["resume", "r"]))).code(0).tells(&["restored"]);
     assert_eq!(bed.text("found"), "0\n\n0\n1\n\n0\n1\n2\n\n");
     let left = tree(&bed.path("work"));
     let wanted = [("log", "0\n1\n2\n3\n"), ("made/link", "log")];
