@@ -107,7 +107,7 @@ impl Objects {
     /// Removes from the shared place what no snapshot of `live` needs. `now` is the store's time before `live` was read.
     pub fn sweep(&mut self, place: &dyn SharedObjects, live: &[Id], now: Micros) -> Result<(), Error> {
         let mut needed = HashSet::new();
-        self.look(place, live, &mut needed)?;
+        self.reachable(place, live, &mut needed)?;
         pages(place, |page| {
             let unneeded: Vec<Id> = page.iter().copied().filter(|id| !needed.contains(id)).collect();
             if !unneeded.is_empty() {
@@ -131,7 +131,7 @@ impl Objects {
         })?;
         let mut seen = HashSet::new();
         for snapshot in live {
-            let whole = match self.look(place, &[*snapshot], &mut seen) {
+            let whole = match self.reachable(place, &[*snapshot], &mut seen) {
                 Ok(needed) => needed
                     .iter()
                     .find(|id| !there.contains(*id))
@@ -149,14 +149,14 @@ impl Objects {
     }
 
     /// Adds all objects that snapshots need to `seen`, and returns those that were not in it, wherever they are.
-    fn look(
+    fn reachable(
         &mut self,
         place: &dyn SharedObjects,
         snapshots: &[Id],
         seen: &mut HashSet<Id>,
     ) -> Result<Vec<Id>, Error> {
         let mut adding = self.add()?;
-        let walked = walk(snapshots, seen, |ids| adding.read(place, ids));
+        let walked = walk(snapshots, seen, |ids| adding.contents(place, ids));
         // Trees without the contents of their files are of no use here.
         adding.abandon();
         walked
@@ -176,7 +176,7 @@ fn pages(place: &dyn SharedObjects, mut deed: impl FnMut(&[Id]) -> Result<(), Er
 
 impl Adding<'_> {
     fn bring(&mut self, place: &dyn SharedObjects, snapshots: &[Id]) -> Result<(), Error> {
-        let mut walked = walk(snapshots, &mut HashSet::new(), |ids| self.read(place, ids))?;
+        let mut walked = walk(snapshots, &mut HashSet::new(), |ids| self.contents(place, ids))?;
         walked.retain(|id| !self.has(id));
         for ids in walked.chunks(AT_ONCE) {
             let lacking =
@@ -189,7 +189,7 @@ impl Adding<'_> {
     }
 
     /// Reads objects, and adds those that only the shared place has.
-    fn read(&mut self, place: &dyn SharedObjects, ids: &[Id]) -> Result<Vec<Vec<u8>>, Error> {
+    fn contents(&mut self, place: &dyn SharedObjects, ids: &[Id]) -> Result<Vec<Vec<u8>>, Error> {
         let lacking: Vec<Id> = ids.iter().copied().filter(|id| !self.objects.contains(id)).collect();
         let mut brought = HashMap::new();
         each(place, &lacking, |id, content| {

@@ -53,7 +53,7 @@ pub fn keep(
     };
     if !is_elsewhere {
         // A wrong name is told at once.
-        files.look_at_root()?;
+        files.check_root()?;
     }
     let mut taker = Taker::new(files, core.store.clone(), &history);
     if drives && slot == Slot::DRIVER {

@@ -209,7 +209,7 @@ impl Files {
     }
 
     /// Checks that there is a directory to keep. Errors: `Io`.
-    pub fn look_at_root(&self) -> Result<(), FilesError> {
+    pub fn check_root(&self) -> Result<(), FilesError> {
         let what = self.root.display().to_string();
         let seen = fs::read_dir(&self.root);
         seen.map(drop).map_err(|source| outlast_files::Error::Io { what, source }.into())
