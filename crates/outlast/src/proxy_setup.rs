@@ -109,6 +109,7 @@ pub fn config(
         upstream_rate: Rate::default(),
         upstream_retries: args.upstream_retries,
         groups: None,
+        files: None,
         look_pause: Duration::from_secs(1),
         outage_pause: (args.outage_wait_ms > 0).then(|| ms(args.outage_pause_ms)),
         masks: None,

@@ -3,10 +3,7 @@
 
 pub mod state;
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, btree_map::Entry as Entered},
-};
+use std::borrow::Cow;
 
 use outlast_core::{
     envelope::{BudgetView, Envelope, unit::MOST_PER_CALL},
@@ -298,19 +295,12 @@ fn ledger<D: Database>(db: &D, since: Micros, until: Micros) -> Result<Vec<Ledge
         return db.rows(Query::new(text, [Int(since.0), Int(until.0)]));
     }
     let newest: Option<i64> = db.row(Query::new("SELECT coalesce(max(id), 0) FROM entries", []))?;
-    let mut lines: BTreeMap<_, LedgerLine> = BTreeMap::new();
+    let mut lines = Vec::new();
     for after in (0..newest.unwrap_or_default()).step_by(SUMMED) {
         let span = [Int(since.0), Int(until.0), Int(after), Int(after + SUMMED as i64)];
-        for line in db.rows::<LedgerLine>(Query::new(text.clone(), span))? {
-            match lines.entry((line.run, line.upstream.clone(), line.model.clone(), line.day)) {
-                Entered::Vacant(new) => {
-                    new.insert(line);
-                }
-                Entered::Occupied(mut known) => known.get_mut().add(&line),
-            }
-        }
+        lines = LedgerLine::sum(lines.into_iter().chain(db.rows(Query::new(text.clone(), span))?));
     }
-    Ok(lines.into_values().collect())
+    Ok(lines)
 }
 
 /// Returns the query for the ledger's lines between two times; in SQLite, of the calls of a span of entries.

@@ -109,6 +109,7 @@ ops! {
         RaiseBudget => BudgetRaised(Limits),
         RemoveBudget => BudgetRemoved(()),
         DecideApproval => ApprovalDecided(approval::Answer),
+        Forget => Forgotten(Forgot),
     }
     others {
         Register => Registered(InstanceNo),
@@ -148,7 +149,6 @@ ops! {
         PutRow => RowPut(Committed),
         Retain => Retained(()),
         Compact => Compacted(Compacted),
-        Forget => Forgotten(Forgot),
         Recount => Recounted(bool),
         Snapshot => Named(Seq),
         Reopen => Reopened(Status),

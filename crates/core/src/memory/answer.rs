@@ -1,11 +1,9 @@
 //! Answers of the store in memory.
 
-use std::collections::BTreeMap;
-
 use super::Tables;
 use crate::{
     engine,
-    envelope::{Budget, BudgetView, Unit},
+    envelope::{Budget, BudgetView},
     events::Event,
     journal::{Entry, ItemRow, Kind, Payload, Role, State},
     run::{Life, Run, Status},
@@ -123,30 +121,8 @@ impl Tables {
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Vec<LedgerLine> {
-        let mut lines: BTreeMap<(RunNo, String, String, i64), LedgerLine> = BTreeMap::new();
-        for e in self.entries.values() {
-            let Some(call) = e.call.as_ref().filter(|_| e.opened_at >= since && e.opened_at < until) else {
-                continue;
-            };
-            let day = e.opened_at.0.div_euclid(86_400_000_000);
-            let line =
-                lines.entry((e.run, call.upstream.clone(), call.model.clone(), day)).or_insert(LedgerLine {
-                    run: e.run,
-                    upstream: call.upstream.clone(),
-                    model: call.model.clone(),
-                    day,
-                    ..LedgerLine::default()
-                });
-            line.calls += e.spent[Unit::Calls];
-            line.tokens += e.spent.tokens();
-            line.spent_nano_usd += e.spent.cost();
-            if e.state == State::Unknown {
-                line.doubt_nano_usd += e.held.cost();
-            }
-            line.unbacked_nano_usd += e.unbacked().cost();
-            line.unpriced_calls += i64::from(call.unpriced.is_some());
-        }
-        lines.into_values().collect()
+        let within = self.entries.values().filter(|e| e.opened_at >= since && e.opened_at < until);
+        LedgerLine::sum(within.filter_map(LedgerLine::of))
     }
 
     /// Returns the newest entry of each item, in order.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::rows;
+use serde::{Deserialize, Serialize};
+
+use super::{entries, rows};
 use crate::{
-    engine::PutRow,
+    engine::{Forget, Forgot},
     envelope::Per,
     state::Table,
-    store::{self, LedgerLine, RunView, Store},
+    store::{self, Ask as _, Durability, LedgerLine, RunView, Store},
     words::{BadText, Micros, RunNo},
 };
 
@@ -116,7 +118,8 @@ pub fn spend(
     let (mut sums, mut names, mut total) = (BTreeMap::<Group, Sum>::new(), BTreeMap::new(), Sum::default());
     // Lines are in the order of their runs, and one run is in memory at a time.
     let mut run: Option<(RunNo, Option<RunView>)> = None;
-    for line in store.ledger(since, until)?.iter().chain(&kept(store, since, until)?) {
+    let there = store.ledger(since, until)?.into_iter().map(|line| (line, false));
+    for (line, is_kept_list_price) in there.chain(kept(store, since, until)?) {
         if run.as_ref().is_none_or(|(no, _)| *no != line.run) {
             run = Some((line.run, store.run(line.run)?));
             if let Some((_, Some(view))) = &run
@@ -126,10 +129,10 @@ pub fn spend(
             }
         }
         let view = run.as_ref().and_then(|(_, view)| view.as_ref());
-        let group = by.iter().map(|g| g.value(line, view)).collect();
-        let is_listed = view.is_some_and(|view| view.spec.login.is_some());
-        sums.entry(group).or_default().add(line, is_listed);
-        total.add(line, is_listed);
+        let group = by.iter().map(|g| g.value(&line, view)).collect();
+        let is_listed = is_kept_list_price || view.is_some_and(|view| view.spec.login.is_some());
+        sums.entry(group).or_default().add(&line, is_listed);
+        total.add(&line, is_listed);
     }
     let mut groups: Vec<(Group, Sum)> = sums.into_iter().collect();
     if by.first() != Some(&Grouping::Day) {
@@ -138,30 +141,47 @@ pub fn spend(
     Ok(Spend { groups, names, total })
 }
 
-/// Returns what each run has cost so far.
-pub fn by_run(store: &dyn Store) -> Result<BTreeMap<RunNo, Vec<LedgerLine>>, store::Error> {
-    let mut runs: BTreeMap<RunNo, Vec<LedgerLine>> = BTreeMap::new();
-    for line in store.ledger(Micros(i64::MIN), Micros(i64::MAX))? {
-        runs.entry(line.run).or_default().push(line);
+/// What a run that is gone has cost. Earlier versions kept the lines alone.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Kept {
+    Billed(Vec<LedgerLine>),
+    /// A login's subscription paid for it.
+    Listed {
+        listed: Vec<LedgerLine>,
+    },
+}
+
+/// Forgets a run, after its sums by day, upstream and model are kept. Nothing says whose they were, and they do not count
+/// while the run is there. The keeping is synced before the run goes.
+pub fn forget(store: &dyn Store, verb: Forget) -> Result<Forgot, store::Error> {
+    let lines = entries::each(store, verb.run).map(|entry| Ok(LedgerLine::of(&entry?)));
+    let lines = lines.collect::<Result<Vec<_>, store::Error>>()?;
+    let lines = LedgerLine::sum(lines.into_iter().flatten());
+    if let Some(view) = store.run(verb.run)?.filter(|_| !lines.is_empty()) {
+        let kept = match view.spec.login {
+            Some(_) => Kept::Listed { listed: lines },
+            None => Kept::Billed(lines),
+        };
+        let put = rows::put(Table::Spend, &verb.run.0.to_string(), &kept, None)?;
+        store.ask(put, Durability::Synced).wait()?;
     }
-    Ok(runs)
+    store.ask(verb, Durability::Synced).wait()
 }
 
-/// Builds the write that keeps what a run has cost, for when it is forgotten: its sums by day, upstream and model, and
-/// nothing that says whose it was. Does not count while the run is there.
-pub fn keep(run: RunNo, lines: &[LedgerLine]) -> Result<PutRow, store::Error> {
-    rows::put(Table::Spend, &run.0.to_string(), &lines, None)
-}
-
-/// Returns the kept lines of runs that are gone, of the days in a span of time.
-fn kept(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, store::Error> {
+/// Returns the kept lines of runs that are gone, of the days in a span of time, and whether each is of list prices.
+fn kept(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(LedgerLine, bool)>, store::Error> {
     let mut kept = Vec::new();
     for row in rows::list(store, Table::Spend)? {
-        let mut lines = rows::decode::<Vec<LedgerLine>>(&row)?.unwrap_or_default();
+        let (mut lines, is_listed) = match rows::decode::<Kept>(&row)? {
+            Some(Kept::Billed(lines)) => (lines, false),
+            Some(Kept::Listed { listed }) => (listed, true),
+            None => continue,
+        };
         let begins = |line: &LedgerLine| line.day.saturating_mul(DAY);
         lines.retain(|line| begins(line) < until.0 && begins(line).saturating_add(DAY) > since.0);
         let is_there = lines.first().map(|line| store.run(line.run)).transpose()?.flatten().is_some();
-        kept.extend(lines.into_iter().filter(|_| !is_there));
+        kept.extend(lines.into_iter().filter(|_| !is_there).map(|line| (line, is_listed)));
     }
     Ok(kept)
 }

@@ -9,7 +9,7 @@ mod question;
 pub mod state;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry as Entered},
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     engine::{self, Op, Outcome, Verb},
-    envelope::{BudgetView, Envelope},
+    envelope::{BudgetView, Envelope, Unit},
     events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, ItemRow, Payload, Role, State, payload::PART_LEN},
     run::{Attempt, Instance, Run, Spec, Status, TokenKey},
@@ -104,8 +104,40 @@ pub struct LedgerLine {
 }
 
 impl LedgerLine {
+    /// Returns the line of a call; `None` for an entry that is none.
+    pub fn of(e: &Entry) -> Option<LedgerLine> {
+        let call = e.call.as_ref()?;
+        Some(LedgerLine {
+            run: e.run,
+            upstream: call.upstream.clone(),
+            model: call.model.clone(),
+            day: e.opened_at.0.div_euclid(86_400_000_000),
+            calls: e.spent[Unit::Calls],
+            tokens: e.spent.tokens(),
+            spent_nano_usd: e.spent.cost(),
+            doubt_nano_usd: if e.state == State::Unknown { e.held.cost() } else { 0 },
+            unbacked_nano_usd: e.unbacked().cost(),
+            unpriced_calls: i64::from(call.unpriced.is_some()),
+        })
+    }
+
+    /// Sums lines of the same run, upstream, model and day, and returns the sums in this order.
+    pub fn sum(lines: impl IntoIterator<Item = LedgerLine>) -> Vec<LedgerLine> {
+        let mut sums: BTreeMap<_, LedgerLine> = BTreeMap::new();
+        for line in lines {
+            let of = (line.run, line.upstream.clone(), line.model.clone(), line.day);
+            match sums.entry(of) {
+                Entered::Vacant(new) => {
+                    new.insert(line);
+                }
+                Entered::Occupied(mut known) => known.get_mut().add(&line),
+            }
+        }
+        sums.into_values().collect()
+    }
+
     /// Adds further calls of the same run, upstream, model and day.
-    pub fn add(&mut self, more: &LedgerLine) {
+    fn add(&mut self, more: &LedgerLine) {
         self.calls += more.calls;
         self.tokens += more.tokens;
         self.spent_nano_usd += more.spent_nano_usd;

@@ -1,14 +1,10 @@
 //! `outlast gc` and `outlast rm`: delete ended runs, those of long ago or one by name or tag, with what was kept of them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlast_core::{
     engine::{Forget, Forgot},
     reads::spend,
-    store::LedgerLine,
 };
 
 use super::prelude::*;
@@ -46,24 +42,14 @@ pub struct GcArgs {
     pub dry_run: bool,
 }
 
-/// Forgets runs that ended long ago, each in a commit of its own, so that other writers get their turn in between.
+/// Forgets runs that ended long ago.
 pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
-    let mut families = Families { runs: BTreeMap::new(), ended_before, costs: None };
-    families.look(store)?;
-    families.settle();
-    let mut forgotten = Vec::new();
-    // Newest first: children go before their parents, and a child that stays keeps its parent.
-    for no in families.numbers() {
-        if families.goes(no) && (args.dry_run || families.forget(store, no)?) {
-            forgotten.extend(families.runs.remove(&no));
-        } else {
-            families.keep_above(no);
-        }
-    }
+    let mut families = Families::of(store, ended_before, None)?;
+    let forgotten = families.forget_all(store, args.dry_run)?;
     if !args.dry_run {
-        files::collect(store, context)?;
+        remove_files(&forgotten, store, context)?;
     }
     if page.look.json {
         let runs: Vec<&str> = forgotten.iter().map(|run| run.id.as_str()).collect();
@@ -87,36 +73,54 @@ struct Member {
 }
 
 /// All runs of the store with their parents, and whether each is to be forgotten.
-pub struct Families {
+struct Families {
     runs: BTreeMap<RunNo, Member>,
     ended_before: Micros,
-    /// What each run has cost; `None` before the first one is forgotten.
-    costs: Option<BTreeMap<RunNo, Vec<LedgerLine>>>,
 }
 
 impl Families {
-    /// Selects these runs and all runs below them to be forgotten; every other run stays.
-    pub fn of(store: &dyn Store, wanted: &BTreeSet<RunNo>) -> Result<Families, CliError> {
-        // Whoever has ended by now has ended before.
-        let ended_before = store.now()?.plus_ms(1);
-        let mut families = Families { runs: BTreeMap::new(), ended_before, costs: None };
+    /// Selects the runs that ended before a time; of these only `wanted` and all below them, if that is given.
+    fn of(
+        store: &dyn Store,
+        ended_before: Micros,
+        wanted: Option<&BTreeSet<RunNo>>,
+    ) -> Result<Families, CliError> {
+        let mut families = Families { runs: BTreeMap::new(), ended_before };
         families.look(store)?;
-        let kept: Vec<RunNo> = families.numbers();
-        for no in kept {
-            let goes = wanted.contains(&no) || families.above(no).iter().any(|above| wanted.contains(above));
-            families.runs.entry(no).and_modify(|member| member.stays |= !goes);
+        if let Some(wanted) = wanted {
+            for no in families.numbers() {
+                let goes =
+                    wanted.contains(&no) || families.above(no).iter().any(|above| wanted.contains(above));
+                families.runs.entry(no).and_modify(|member| member.stays |= !goes);
+            }
         }
         families.settle();
         Ok(families)
     }
 
-    pub fn id(&self, no: RunNo) -> Option<&RunId> {
-        self.runs.get(&no).map(|run| &run.id)
+    /// Forgets the runs that may go, children before their parents: a child that stays keeps its parent. Each goes in a
+    /// commit of its own, so that other writers get their turn in between. Returns them; `dry_run`: they stay.
+    fn forget_all(&mut self, store: &dyn Store, dry_run: bool) -> Result<Vec<Member>, CliError> {
+        let mut gone = Vec::new();
+        for no in self.numbers() {
+            if self.goes(no) && (dry_run || self.forget(store, no)?) {
+                gone.extend(self.runs.remove(&no));
+            } else {
+                self.keep_above(no);
+            }
+        }
+        Ok(gone)
     }
 
-    /// Removes a deleted run from this list, and returns the run's id.
-    pub fn take(&mut self, no: RunNo) -> Option<RunId> {
-        self.runs.remove(&no).map(|run| run.id)
+    /// Returns the refusal of a run that was not forgotten: `run_not_ended`, `call_in_flight`, else `run_stays`.
+    fn why_it_stays(&self, store: &dyn Store, no: RunNo) -> Result<CliError, CliError> {
+        let Some(view) = store.run(no)? else { return Ok(CliError::NoSuchRun { asked: no.to_string() }) };
+        if let Err(why) = check_rests(&view) {
+            return Ok(why.into());
+        }
+        let run = called(&view);
+        let is_newest = no == self.newest();
+        Ok(if is_newest { CommandError::NewestStays { run } } else { CommandError::RunStays { run } }.into())
     }
 
     /// Reads the runs that are newer than the newest known one, and marks those that must not be deleted.
@@ -140,7 +144,7 @@ impl Families {
     }
 
     /// Returns the runs, children before their parents.
-    pub fn numbers(&self) -> Vec<RunNo> {
+    fn numbers(&self) -> Vec<RunNo> {
         self.runs.keys().rev().copied().collect()
     }
 
@@ -153,12 +157,12 @@ impl Families {
         }
     }
 
-    pub fn goes(&self, no: RunNo) -> bool {
+    fn goes(&self, no: RunNo) -> bool {
         self.runs.get(&no).is_some_and(|run| !run.stays)
     }
 
     /// Keeps the parent of a run that stays.
-    pub fn keep_above(&mut self, no: RunNo) {
+    fn keep_above(&mut self, no: RunNo) {
         if let Some(parent) = self.runs.get(&no).and_then(|run| run.parent) {
             self.runs.entry(parent).and_modify(|run| run.stays = true);
         }
@@ -171,13 +175,7 @@ impl Families {
 
     /// Forgets a run in the store and returns whether it is gone. New runs are read first: one may be its child. What it has
     /// cost is kept.
-    pub fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
-        if self.costs.is_none() {
-            self.costs = Some(spend::by_run(store)?);
-        }
-        if let Some(lines) = self.costs.as_ref().and_then(|costs| costs.get(&no)) {
-            store.ask(spend::keep(no, lines)?, Durability::Synced).wait()?;
-        }
+    fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
         loop {
             let verb = Forget {
                 run: no,
@@ -185,7 +183,12 @@ impl Families {
                 ended_before: self.ended_before,
                 seen: self.newest(),
             };
-            match store.ask(verb, Durability::Synced).wait()? {
+            // A server keeps what a run has cost, and removes its files, itself.
+            let forgot = match store.is_remote() {
+                true => store.ask(verb, Durability::Synced).wait()?,
+                false => spend::forget(store, verb)?,
+            };
+            match forgot {
                 Forgot::Gone => return Ok(true),
                 Forgot::Stays => return Ok(false),
                 Forgot::Newer => {
@@ -202,11 +205,22 @@ impl Families {
     }
 }
 
-/// Forgets runs and the runs below them, and removes their files. `directory` returns the directory of a run's logs and
-/// state.
+/// Removes what is beside the store for runs that were forgotten. A server has done so for its own store.
+fn remove_files(gone: &[Member], store: &dyn Store, context: &Context) -> Result<(), CliError> {
+    if store.is_remote() {
+        return Ok(());
+    }
+    for run in gone {
+        RunDirectory::of(&context.place, &run.id, &context.around)?.remove()?;
+    }
+    files::collect(store, context)?;
+    Ok(())
+}
+
+/// Forgets runs and the runs below them, and removes their files.
 ///
-/// Errors: `run_stays` for the newest run of a store, or if a run of its family has not ended; of one run also
-/// `run_not_ended` and `call_in_flight`. Of runs with a tag, those that can go are gone by then.
+/// Errors: why the first of them stays: `run_not_ended`, `call_in_flight`, else `run_stays`. Of runs with a tag, those that
+/// can go are gone by then.
 pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
     let wanted: BTreeSet<RunNo> = match &args.tag {
         Some((key, value)) => {
@@ -215,56 +229,44 @@ pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
             let all = all.filter(|view| view.as_ref().map_or(true, tagged));
             all.map(|view| view.map(|view| view.run.no)).collect::<Result<_, _>>()?
         }
-        None => [one(store, args.run.as_deref().unwrap_or_default())?].into(),
+        None => {
+            let view = find::run_to(store, args.run.as_deref().unwrap_or_default(), Verb::Remove)?;
+            check_rests(&view)?;
+            [view.run.no].into()
+        }
     };
-    let mut family = Families::of(store, &wanted)?;
-    let mut gone = Vec::new();
-    for no in family.numbers() {
-        if family.goes(no) && family.forget(store, no)? {
-            gone.extend(family.take(no));
-        } else {
-            family.keep_above(no);
-        }
-    }
-    for run in &gone {
-        match fs::remove_dir_all(RunDirectory::of(&context.place, run, &context.around)?.path()) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
-            _ => {}
-        }
-    }
-    files::collect(store, context)?;
-    let stays = wanted.iter().find_map(|no| family.id(*no));
-    match stays {
-        Some(run) if gone.is_empty() => return Err(CommandError::RunStays { run: run.to_string() }.into()),
+    // Whoever has ended by now has ended before.
+    let mut family = Families::of(store, store.now()?.plus_ms(1), Some(&wanted))?;
+    let gone = family.forget_all(store, false)?;
+    remove_files(&gone, store, context)?;
+    let stays =
+        wanted.iter().find(|no| family.runs.contains_key(*no)).map(|no| family.why_it_stays(store, *no));
+    let stays = stays.transpose()?;
+    match (&args.tag, gone.last()) {
+        (_, None) if stays.is_some() => {}
         _ if page.look.json => {
-            let ids: Vec<&str> = gone.iter().map(RunId::as_str).collect();
+            let ids: Vec<&str> = gone.iter().map(|run| run.id.as_str()).collect();
             page.json(&json!({ "forgotten": ids }))?;
         }
-        _ => {
-            let below = gone.len() as i64 - wanted.len() as i64;
+        (None, Some(run)) => {
+            let below = gone.len() as i64 - 1;
             let below =
                 if below > 0 { format!(", with {} below", some(below, "run")) } else { String::new() };
-            match (&args.tag, gone.last()) {
-                (None, Some(id)) => page.line(&format!("{id}  deleted{below}"))?,
-                _ => page.line(&format!("{} deleted", some(gone.len() as i64, "run")))?,
-            }
+            page.line(&format!("{}  deleted{below}", run.id))?;
         }
+        _ => page.line(&format!("{} deleted", some(gone.len() as i64, "run")))?,
     }
-    match stays {
-        Some(run) => Err(CommandError::RunStays { run: run.to_string() }.into()),
-        None => Ok(()),
-    }
+    stays.map_or(Ok(()), Err)
 }
 
-/// Returns a run that has ended and is at rest. Errors: `run_not_ended`; `call_in_flight`.
-fn one(store: &dyn Store, run: &str) -> Result<RunNo, CliError> {
-    let view = find::run_to(store, run, Verb::Remove)?;
-    let id = view.run.id.to_string();
+/// Refuses a run that has not ended, or is not at rest. Errors: `run_not_ended`; `call_in_flight`.
+fn check_rests(view: &RunView) -> Result<(), CommandError> {
+    let id = called(view);
     if !view.run.status.is_ended() {
-        return Err(CommandError::NotEnded { run: id, status: view.run.status }.into());
+        return Err(CommandError::NotEnded { run: id, status: view.run.status });
     }
     match view.envelope.has_calls_in_flight() {
-        true => Err(CommandError::CallInFlight { run: id }.into()),
-        false => Ok(view.run.no),
+        true => Err(CommandError::CallInFlight { run: id }),
+        false => Ok(()),
     }
 }

@@ -66,7 +66,6 @@ use crate::{
     loops::{self, typed as shell},
     mcp,
     program::{actor::actor, error::MachineError, server::Over},
-    proxy_setup,
     serve::{self, mock, ui},
     supervisor::{self, strays},
 };
@@ -202,8 +201,6 @@ pub enum Needs<'a> {
     Store,
     /// As `Store`, and made if there is none yet: a dump may be restored to it, a budget be set before its first run.
     StoreOrNew,
-    /// The store, after the dead supervisors of this machine were declared dead.
-    Buried,
     /// The store as it is.
     AsItIs,
     /// The record beside a file of results, as it is.
@@ -240,7 +237,7 @@ impl Done for u8 {
 impl Command {
     /// Returns the command's row. The match is exhaustive: a new command does not compile without one.
     pub fn verb(&self) -> Verb<'_> {
-        use Needs::{AsItIs, Buried, Store, StoreOrNew};
+        use Needs::{AsItIs, Store, StoreOrNew};
         use Over::{Missing, NoRoute, Server, ThisMachine};
         use Rule::{Begins, Free, OwnRuns, Persons};
         const NO_FILES: Over = Missing("files are on its machine, and no route reads them");
@@ -348,10 +345,8 @@ impl Command {
                 ("files", if_changes(restores), NO_FILES, on(Store, args, files::files))
             }
             Command::Undo(args) => ("undo", Persons, NO_FILES, on(Store, args, files::undo)),
-            Command::Rm(args) => ("rm", Persons, NoRoute("removes runs"), on(Buried, args, forget::rm)),
-            Command::Gc(args) => {
-                ("gc", if_changes(!args.dry_run), NoRoute("removes runs"), on(Store, args, forget::gc))
-            }
+            Command::Rm(args) => ("rm", Persons, Server, on(Store, args, forget::rm)),
+            Command::Gc(args) => ("gc", if_changes(!args.dry_run), Server, on(Store, args, forget::gc)),
             Command::Verify(args) => {
                 let work = match &args.file {
                     Some(_) => printed(args, verify::verify_lines),
@@ -478,7 +473,6 @@ impl Needs<'_> {
         };
         match self {
             Needs::Store | Needs::StoreOrNew => strays::look_after(&*store, context),
-            Needs::Buried => drop(proxy_setup::bury(&*store, &*context.clock)),
             Needs::AsItIs | Needs::Record(_) => {}
         }
         Ok(store)

@@ -67,6 +67,14 @@ impl RunDirectory {
         Ok(())
     }
 
+    /// Removes the directory and all that is in it. Idempotent.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the path of the task context's mirror file: see `outlast ctx`.
     pub fn state_file(&self) -> PathBuf {
         self.path.join("active_state.json")

@@ -9,7 +9,7 @@ use outlast_core::store::Store;
 use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
-use super::{Reread, ServeArgs};
+use super::{Reread, ServeArgs, beside::Beside};
 use crate::{
     program::{
         context::Context,
@@ -54,7 +54,8 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let upstream_rate = args.upstream_rate.unwrap_or_default();
     let masks = masks::load(&context.around)?;
-    Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
+    let files = Some(Beside::of(context));
+    Ok(Config { upstream_concurrency, upstream_rate, masks, files, ..config })
 }
 
 /// Watches the settings and applies changes to `proxy`. Never returns.

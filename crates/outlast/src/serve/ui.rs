@@ -13,7 +13,7 @@ use outlast_core::{price::PriceTable, words::clock::random};
 use outlast_server::door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows};
 use serde_json::json;
 
-use super::{Reread, Stops, listen};
+use super::{Reread, Stops, beside::Beside, listen};
 use crate::{
     cli::shared::ProxyArgs,
     program::{
@@ -133,5 +133,6 @@ fn config(args: &ProxyArgs, context: &Context) -> Result<Config, CliError> {
     let prices = PriceTable::builtin();
     let network = server::network(&context.around)?;
     let (limits, policy) = Default::default();
-    Ok(proxy_setup::config(args, access, providers, network, prices, limits, policy))
+    let config = proxy_setup::config(args, access, providers, network, prices, limits, policy);
+    Ok(Config { files: Some(Beside::of(context)), ..config })
 }

@@ -182,6 +182,23 @@ fn a_named_budget_is_set_raised_and_removed_from_afar_and_tells_who_did() {
 }
 
 #[test]
+fn a_run_is_removed_from_afar_with_its_files_and_what_it_has_cost_stays() {
+    let fleet = Fleet::new();
+    fleet.does(&["rm", "halted"]).code(1).tells(&["has not ended", "outlast cancel halted"]);
+    fleet.does(&["budget", "halted", "--add-calls", "9"]).code(0);
+    fleet.does(&["cancel", "halted"]).code(0);
+    fleet.does(&["rm", "halted"]).code(1).tells(&["it is the newest of its store", "outlast run -- true"]);
+    fleet.bed.does(&["run", "--run", "newer", "--", "true"]).code(0);
+    let spent = |fleet: &Fleet| fleet.json(&["spend", "--by", "model"])["lines"].clone();
+    let (before, files) = (spent(&fleet), fleet.bed.path("state/runs.db.runs/halted"));
+    assert!(files.is_dir() && before[0]["calls"] == 4, "{before}");
+    fleet.does(&["rm", "nightly"]).code(0).tells(&["halted  deleted"]);
+    assert_eq!(spent(&fleet), before);
+    assert!(!files.exists());
+    fleet.does(&["rm", "halted"]).code(1).tells(&["no run has the id or name"]);
+}
+
+#[test]
 fn what_a_server_cannot_do_is_said_and_done_nowhere() {
     let fleet = Fleet::new();
     fleet.does(&["resume", "halted"]).code(2).tells(&["does not work over a server", "no route starts"]);

@@ -383,11 +383,14 @@ fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
         }
     }
     story.clock.advance_ms(1);
-    // The newest run of a store stays, too.
     let (told, done) = removed(&context(), &story, &["outlast", "rm", "--tag", "customer=acme"]);
     assert_eq!(told, "1 run deleted\n");
+    assert_eq!(done.unwrap_err().code(), "run_not_ended");
+    // The newest run of a store stays, too.
+    let (told, done) = removed(&context(), &story, &["outlast", "rm", "d"]);
     let error = done.unwrap_err();
-    assert_eq!(error.code(), "run_stays");
+    assert_eq!((told.as_str(), error.code()), ("", "run_stays"));
+    assert!(error.to_string().contains("it is the newest of its store"), "{error}");
     let left = json(&story, "outlast ls --json");
     let ids: Vec<&str> =
         left["runs"].as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap()).collect();

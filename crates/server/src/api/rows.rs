@@ -7,11 +7,12 @@
 
 use http::Response;
 use outlast_core::{
-    engine::{BudgetSet, Named, Op, Outcome},
+    engine::{BudgetSet, Forget, Forgot, Named, Op, Outcome},
     journal::{Payload, Role},
     reads::{
         budgets,
         forks::{Point, prepare},
+        spend,
     },
     store::{self, Answer, Durability, Question, Store},
     words::{RunNo, Seq},
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use super::request::{ApiRequest, json, of_type};
 use crate::{
+    proxy::config::RunFiles,
     state::Error,
     version,
     wire::body::{AnswerBody, JSON},
@@ -30,7 +32,7 @@ use crate::{
 pub const PATH: &str = "/v1/rows/store";
 
 /// Number of the shapes of questions, orders and their answers. A server and a client have to have the same.
-pub const SHAPES: i64 = 2;
+pub const SHAPES: i64 = 3;
 
 /// Most rows of one answer: for more, a page after the other is asked for.
 pub const MOST: usize = 2_000;
@@ -85,9 +87,12 @@ pub(super) async fn post(asked: ApiRequest) -> Result<Response<AnswerBody>, Erro
         }
         What::Order(op) => {
             asked.caller.must_be_a_person()?;
-            let by = asked.actor();
-            let told =
-                asked.read(move |store| Ok(carry_out(store, by, op).and_then(|told| text(&told)))).await;
+            let (by, files) = (asked.actor(), asked.host.config.files.clone());
+            let done = move |store: &dyn Store| match op {
+                Op::Forget(verb) => forget(store, *verb, files.as_deref()),
+                op => carry_out(store, by, op),
+            };
+            let told = asked.read(move |store| Ok(done(store).and_then(|told| text(&told)))).await;
             // Calls that wait for room ask again.
             asked.host.wake();
             told??
@@ -135,6 +140,17 @@ fn neighbours(
         }
     }
     Ok(beside)
+}
+
+/// Forgets a run, and then the files of it that are on this machine.
+fn forget(store: &dyn Store, verb: Forget, files: Option<&dyn RunFiles>) -> Result<Outcome, Error> {
+    let run = store.run(verb.run)?.map(|view| view.run.id);
+    let told = spend::forget(store, verb)?;
+    if let (Forgot::Gone, Some(run), Some(files)) = (told, run, files) {
+        let stay = |e| format!("run {run} is deleted, and its files beside the store are not: {e}");
+        files.forget(store, &run).map_err(|e| store::Error::Io { why: stay(e) })?;
+    }
+    Ok(Outcome::Forgotten(told))
 }
 
 /// Carries out an order in the name of who gave it, as the commands of this machine do.

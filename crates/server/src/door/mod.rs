@@ -53,7 +53,7 @@ use crate::{
     },
 };
 
-pub use crate::proxy::config::{Config, Observer, Seen};
+pub use crate::proxy::config::{Config, Observer, RunFiles, Seen};
 pub use crate::proxy::{
     by_model::{BadPattern, Pattern},
     named::{AuthHeader, BadName, Named, Providers},

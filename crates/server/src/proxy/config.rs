@@ -7,7 +7,8 @@ use outlast_core::{
     envelope::{Limits, Refusal},
     price::PriceTable,
     run::{Masks, Policy, Status},
-    words::{AttemptNo, Cause, Micros, Outage, RunNo, Seq},
+    store::Store,
+    words::{AttemptNo, Cause, Micros, Outage, RunId, RunNo, Seq},
 };
 
 use super::named::Providers;
@@ -18,6 +19,14 @@ use crate::{
 
 /// Function that lists the process groups of a run's agents, by their numbers. It may block for some milliseconds.
 pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
+
+/// Files of runs that lie beside the store, on the server's machine. They are read and removed by calls that may block.
+pub trait RunFiles: Send + Sync {
+    /// Returns the last lines that an attempt printed, as text for people; none where no log of it is there.
+    fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>>;
+    /// Removes what is kept for a run that the store has forgotten.
+    fn forget(&self, store: &dyn Store, run: &RunId) -> io::Result<()>;
+}
 
 /// Configuration of the proxy.
 #[derive(Clone)]
@@ -66,6 +75,8 @@ pub struct Config {
     pub masks: Option<Masks>,
     /// Lists the process groups of the agents of the proxy's run; `None`: nobody here sees their processes.
     pub groups: Option<Groups>,
+    /// `None`: this process shows and removes no files of runs.
+    pub files: Option<Arc<dyn RunFiles>>,
     /// Pause between two looks at what a held call waits for.
     pub look_pause: Duration,
 }

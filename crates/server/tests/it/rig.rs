@@ -250,6 +250,7 @@ impl Rig {
             outage_pause: None,
             masks: None,
             groups: None,
+            files: None,
             look_pause: Duration::from_millis(1),
         }
     }

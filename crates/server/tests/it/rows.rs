@@ -63,7 +63,8 @@ async fn no_run_asks_or_orders_anything_and_what_others_may_is_listed() {
                      newest_request payload events newest_event deliveries live_instances instance ledger now state \
                      state_at state_history state_keys state_scan state_events resume_point state_position namespace \
                      namespaces agents transaction_outcome";
-    let orders = "reset_item raise tell fork set_budget raise_budget remove_budget decide_approval";
+    let orders = "reset_item raise tell fork set_budget raise_budget remove_budget decide_approval \
+                  forget";
     for (what, names, listed) in [("ask", texts::<Question>(), questions), ("order", texts::<Op>(), orders)] {
         assert_eq!(names.join(" "), listed);
         for name in names {

@@ -10,6 +10,7 @@ use outlast_core::{
     },
     envelope::unit::{Limits, Unit},
     journal::{Role, job::Counts},
+    reads::spend,
     run::{Spec, origin::Origin},
     store::RunFilter,
     words::id::{Micros, RunId, RunNo, Seq},
@@ -67,6 +68,29 @@ pub fn a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it(s: &Stage) {
     let value = s.store().payload(other.run, kept, Role::Value).unwrap().unwrap();
     assert_eq!(value.decode().unwrap(), &b"its own"[..]);
     assert_eq!(other.begins("more"), Seq(2));
+}
+
+/// Bug: what a subscription had covered was told as billed once its run was removed. Cause: the kept sums did not say.
+pub fn what_a_forgotten_run_has_cost_stays_as_billed_or_as_a_list_price(s: &Stage) {
+    let spent = || {
+        let total = spend::spend(&*s.store(), &[], Micros(0), FOREVER).unwrap().total;
+        (total.calls, total.spent_nano_usd, total.listed_nano_usd)
+    };
+    for (name, login, cost) in [("billed", None, 10), ("listed", Some("claude.ai"), 20)] {
+        let mut run = s.run(name);
+        run.start.spec.login = login.map(str::to_owned);
+        let agent = s.process(name).claim(run.create());
+        agent.buys("ask", cost);
+        agent.ends(Then::Complete);
+    }
+    s.process("last").claim(s.run("last").create());
+    assert_eq!(spent(), (2, 30, 20));
+    for name in ["billed", "listed"] {
+        let run = s.store().run_no(&RunId::new(name).unwrap()).unwrap().unwrap();
+        assert_eq!(spend::forget(&*s.store(), forget(s, run)).unwrap(), Forgot::Gone);
+    }
+    s.reopen();
+    assert_eq!(spent(), (2, 30, 20));
 }
 
 pub fn what_can_go_on_is_not_forgotten(s: &Stage) {

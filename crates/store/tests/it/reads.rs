@@ -14,7 +14,7 @@ use outlast_core::{
         Command, Grpc, PriceFile, Prices, Spec, instance::Identity, masks::Masks, rules::Rules,
         status::Status,
     },
-    store::{RunFilter, Sought},
+    store::{LedgerLine, RunFilter, Sought},
     words::{
         id::{EnvelopeNo, InstanceNo, RunNo, Seq},
         usage::{ServiceTier, Usage},
@@ -209,6 +209,9 @@ pub fn the_ledger_sums_calls_by_run_model_and_day(s: &Stage) {
     assert_eq!(had, want);
     assert_eq!(lines.iter().map(|l| l.unpriced_calls).collect::<Vec<_>>(), [0, 0, 1]);
     assert!(lines.iter().all(|l| l.day == day));
+    // A run that goes takes its entries with it, and its lines are summed from them.
+    let entries = [a.run, b.run].into_iter().flat_map(|run| s.store().entries(run, Seq(0), 100).unwrap());
+    assert_eq!(LedgerLine::sum(entries.filter_map(|e| LedgerLine::of(&e))), lines);
 }
 
 /// Whatever became of the calls: what was paid, lost, found again, repeated, refunded or billed beyond its bound.

@@ -363,6 +363,7 @@ macro_rules! stories {
             ;
             forget:
                 a_run_that_ended_is_forgotten_with_all_that_was_kept_of_it,
+                what_a_forgotten_run_has_cost_stays_as_billed_or_as_a_list_price,
                 what_can_go_on_is_not_forgotten,
                 a_child_stays_while_one_above_it_can_go_on,
                 what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget,

@@ -1,5 +1,7 @@
 //! Forget: deletes a run that ended long ago, with everything stored for it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{Error, Loaded, Need},
     words::{Micros, RunNo},
@@ -11,7 +13,7 @@ use crate::{
 /// done and paid again. When all runs above it have ended, the child may be deleted first; their sums keep its cost.
 /// A run that has ended stays while a call of its own or of a run below it is in flight: the settlement needs its entry,
 /// and gives the room back to the named budgets and to the runs above.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Forget {
     pub run: RunNo,
     /// The run's ancestors, the parent first. The run is not forgotten if one of them is missing from this
@@ -24,7 +26,8 @@ pub struct Forget {
 }
 
 /// Outcome of forgetting a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Forgot {
     Gone,
     /// The run or one above it can go on; or a call of it is in flight; or it ended too late; or it is the store's newest, whose number would be

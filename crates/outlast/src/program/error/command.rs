@@ -18,7 +18,9 @@ pub enum CommandError {
     NotEnded { run: String, status: Status },
     #[error("run {run} stays: it has ended, and a call of it, or of a run below it, is in flight")]
     CallInFlight { run: String },
-    #[error("run {run} stays: it is the newest of its store, or a run above it can go on")]
+    #[error("run {run} stays: it is the newest of its store, and holds the place of the next run's number")]
+    NewestStays { run: String },
+    #[error("run {run} stays: a run above it, or below it, can go on")]
     RunStays { run: String },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
     NoLog { run: String, attempt: i64, kept: String },
@@ -53,7 +55,7 @@ impl CommandError {
             CommandError::NoEntry { .. } => ("unknown_entry", REFUSED),
             CommandError::NotEnded { .. } => ("run_not_ended", REFUSED),
             CommandError::CallInFlight { .. } => ("call_in_flight", REFUSED),
-            CommandError::RunStays { .. } => ("run_stays", REFUSED),
+            CommandError::NewestStays { .. } | CommandError::RunStays { .. } => ("run_stays", REFUSED),
             CommandError::NotAPersons { .. } => ("not_a_persons", REFUSED),
             CommandError::PriceUnknown { .. } => ("price_unknown", REFUSED),
             CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => ("no_such_key", REFUSED),
@@ -86,9 +88,10 @@ impl CommandError {
             CommandError::CallInFlight { .. } => {
                 "try again when the provider has answered it; its cost and its reservation are settled then"
             }
-            CommandError::RunStays { .. } => {
-                "try again when another run has begun, and those above it have ended"
+            CommandError::NewestStays { .. } => {
+                "`outlast run -- true` begins another one; then type it again"
             }
+            CommandError::RunStays { .. } => "type it again when those runs have ended",
             CommandError::NoEntry { run, .. } => {
                 return Some(format!("`outlast journal {run}` lists its entries"));
             }
