@@ -28,7 +28,7 @@ struct Counts {
     /// Counts by upstream and model.
     models: BTreeMap<(String, String), Model>,
     /// Calls by the name of their API token, and their cost.
-    callers: BTreeMap<String, (u64, i128)>,
+    callers: BTreeMap<String, (u64, Cost)>,
     replays: u64,
     saved_nano_usd: i128,
     /// Calls that brought their agent nothing new, and those of them that were held.
@@ -50,7 +50,21 @@ struct Model {
     calls: BTreeMap<&'static str, u64>,
     input_tokens: u64,
     output_tokens: u64,
-    cost_nano_usd: i128,
+    cost: Cost,
+}
+
+/// Dollars of calls: what somebody is billed, and the list price of what a subscription covers. Never one sum.
+#[derive(Default)]
+struct Cost {
+    billed_nano_usd: i128,
+    listed_nano_usd: i128,
+}
+
+impl Cost {
+    fn add(&mut self, call: &Counted<'_>) {
+        let part = if call.is_listed { &mut self.listed_nano_usd } else { &mut self.billed_nano_usd };
+        *part += i128::from(call.cost_nano_usd);
+    }
 }
 
 /// Facts of a settled call that the counters need.
@@ -62,6 +76,8 @@ pub struct Counted<'a> {
     pub state: &'static str,
     pub usage: Usage,
     pub cost_nano_usd: i64,
+    /// Whether the cost is a list price: a login's subscription pays for the call.
+    pub is_listed: bool,
     /// Name of the API token; `None` for other callers.
     pub caller: Option<&'a str>,
 }
@@ -72,7 +88,7 @@ impl Metrics {
         if let Some(name) = call.caller {
             let (calls, cost) = counts.callers.entry(name.to_owned()).or_default();
             *calls += 1;
-            *cost += i128::from(call.cost_nano_usd);
+            cost.add(&call);
         }
         let named = (call.upstream.to_owned(), call.model.to_owned());
         let key = match counts.models.len() < MOST_MODELS || counts.models.contains_key(&named) {
@@ -83,7 +99,7 @@ impl Metrics {
         *model.calls.entry(call.state).or_default() += 1;
         model.input_tokens += call.usage.input_total();
         model.output_tokens += call.usage.output;
-        model.cost_nano_usd += i128::from(call.cost_nano_usd);
+        model.cost.add(&call);
     }
 
     /// Counts a replayed answer, and the cost that it saved.
@@ -153,18 +169,25 @@ impl Metrics {
             each.map(|(direction, n)| (labels(&[*upstream, *model, ("direction", direction)]), n))
         });
         counter(&mut out, "outlast_tokens_total", "Tokens billed.", tokens);
-        let costs = models.iter().map(|(of, m)| (labels(of), dollars(m.cost_nano_usd)));
-        counter(&mut out, "outlast_cost_usd_total", "Dollars charged.", costs);
         let by = |label, name: &str| labels(&[(label, name)]);
+        let models_cost: Vec<_> = models.iter().map(|(of, m)| (labels(of), &m.cost)).collect();
+        let callers = counts.callers.iter().map(|(name, (_, cost))| (by("caller", name), cost));
+        let callers_cost: Vec<_> = callers.collect();
         let calls = counts.callers.iter().map(|(name, (calls, _))| (by("caller", name), *calls));
         counter(&mut out, "outlast_caller_calls_total", "Calls settled, by the API token's name.", calls);
-        let costs = counts.callers.iter().map(|(name, (_, cost))| (by("caller", name), dollars(*cost)));
-        counter(
-            &mut out,
-            "outlast_caller_cost_usd_total",
-            "Dollars charged, by the API token's name.",
-            costs,
-        );
+        for (of, costs, whose) in
+            [("", models_cost, ""), ("caller_", callers_cost, ", by the API token's name")]
+        {
+            let each = |part: fn(&Cost) -> i128| {
+                costs.iter().map(move |(labels, cost)| (labels.clone(), dollars(part(cost))))
+            };
+            let help = format!("Dollars billed{whose}.");
+            let billed = each(|cost| cost.billed_nano_usd);
+            counter(&mut out, &format!("outlast_{of}cost_usd_total"), &help, billed);
+            let help = format!("List price of what subscriptions cover, not billed{whose}.");
+            let listed = each(|cost| cost.listed_nano_usd);
+            counter(&mut out, &format!("outlast_{of}list_price_usd_total"), &help, listed);
+        }
         let in_doubt: u64 = models.iter().filter_map(|(_, m)| m.calls.get("unknown")).sum();
         for (name, help, n) in [
             (
@@ -285,6 +308,7 @@ mod tests {
             state: "done",
             usage,
             cost_nano_usd: 1_500_000_001,
+            is_listed: false,
             caller: Some("ann"),
         }
     }
@@ -294,6 +318,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.settled(call("gpt-\"x\"\n"));
         metrics.settled(Counted { state: "unknown", ..call("gpt-\"x\"\n") });
+        metrics.settled(Counted { is_listed: true, ..call("claude") });
         metrics.replayed(2_000_000_000);
         metrics.refused("draining");
         metrics.queued(Duration::from_millis(3));
@@ -304,6 +329,11 @@ mod tests {
             "outlast_calls_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\",state=\"done\"} 1\n",
             "outlast_tokens_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\",direction=\"output\"} 10\n",
             "outlast_cost_usd_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\"} 3.000000002\n",
+            "outlast_list_price_usd_total{upstream=\"openai\",model=\"gpt-\\\"x\\\"\\n\"} 0.000000000\n",
+            "outlast_cost_usd_total{upstream=\"openai\",model=\"claude\"} 0.000000000\n",
+            "outlast_list_price_usd_total{upstream=\"openai\",model=\"claude\"} 1.500000001\n",
+            "outlast_caller_cost_usd_total{caller=\"ann\"} 3.000000002\n",
+            "outlast_caller_list_price_usd_total{caller=\"ann\"} 1.500000001\n",
             "outlast_in_doubt_total 1\n",
             "outlast_replays_total 1\n",
             "outlast_saved_usd_total 2.000000000\n",

@@ -165,6 +165,7 @@ fn seat_of(
         no_progress: no_progress(store, &view)?,
         unpriced: view.run.policy.unpriced,
         undriven: false,
+        is_listed: view.spec.login.is_some(),
         tags: Arc::new(view.spec.tags),
         shared: false,
         id: view.run.id,

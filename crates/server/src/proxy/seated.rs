@@ -40,6 +40,8 @@ pub struct Seat {
     pub unpriced: Unpriced,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
+    /// Whether a login's subscription pays for the calls: their cost is a list price.
+    pub is_listed: bool,
     /// Tags of the run.
     pub tags: Arc<BTreeMap<String, String>>,
     /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.

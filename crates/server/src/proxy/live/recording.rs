@@ -121,6 +121,7 @@ impl Carry {
             state,
             usage,
             cost_nano_usd: s.cost_nano_usd,
+            is_listed: call.seat.is_listed,
             caller: call.caller.as_deref(),
         });
         let (run, model) = (call.seat.run, &call.request.model);
