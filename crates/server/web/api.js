@@ -61,7 +61,7 @@ export const enter = (link) => ask("POST", "/ui/session", { link });
 
 export const runs = (words) => get("/v1/runs", words);
 export const run = (id) => get(`/v1/runs/${part(id)}/summary`);
-export const attempts = (id) => get(`/v1/runs/${part(id)}/attempts`);
+export const attempts = (id, words) => get(`/v1/runs/${part(id)}/attempts`, words);
 export const entries = (id, words) => get(`/v1/runs/${part(id)}/entries`, words);
 export const entry = (id, seq) => getExact(`/v1/runs/${part(id)}/entries/${part(seq)}`);
 export const items = (id, words) => get(`/v1/runs/${part(id)}/items`, words);

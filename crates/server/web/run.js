@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import * as api from "./api.js";
 import { ofRun } from "./events.js";
-import { useKeys, useLater, useNews, useRead } from "./live.js";
+import { ONCE, useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
 import { Journal, isOwn, told as said } from "./journal.js";
 import { replaysOf } from "./lanes.js";
@@ -82,6 +82,8 @@ export function Run({ id, looks }) {
   // The same attempts are the same list: a timeline is not laid out anew for nothing.
   const attempts = useMemo(() => lives?.attempts ?? [], [JSON.stringify(lives?.attempts)]);
   const waits = useMemo(() => lives?.waits ?? [], [JSON.stringify(lives?.waits)]);
+  const printed = useRead(async () => (run?.command ? (await api.attempts(id, { lines: PRINTED })).attempts : []),
+    [id, Boolean(run?.command), attempts.filter((a) => a.ended_at).length], ONCE);
   useKeys((key) => {
     if (key === "u" || key === "Escape") location.hash = "#/runs";
     else if (key === "x" && !looks) ask("stop");
@@ -99,6 +101,7 @@ export function Run({ id, looks }) {
     <${Place} run=${run} />
     <${Why} run=${run} attempts=${attempts} />
     <${Facts} run=${run} attempts=${attempts} />
+    <${Plans} plans=${run.plans ?? []} />
     <section class="panel" aria-labelledby="timeline">
       <${Timeline} entries=${drawn} attempts=${attempts} waits=${waits} run=${run} chosen=${chosen} choose=${choose} />
     </section>
@@ -110,7 +113,7 @@ export function Run({ id, looks }) {
       <${Journal} id=${run.run} entries=${entries.list} whole=${entries.whole} chosen=${chosen} choose=${choose} />
     </section>
     <div class="two">
-      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} run=${run} attempts=${attempts} entries=${entries.list} /></section>
+      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} run=${run} attempts=${attempts} entries=${entries.list} printed=${printed.data ?? []} /></section>
       <section class="panel" aria-labelledby="budget"><h2 id="budget">Budget</h2><${Budget} units=${run.budget ?? []} /></section>
     </div>
     <${About} run=${run} />`;
@@ -121,6 +124,21 @@ function Place({ run }) {
   const tags = Object.entries(run.tags ?? {});
   if (!run.directory && !tags.length) return null;
   return html`<p class="place">${run.directory ? html`<span class="soft mono">${line(run.directory, 300)}</span> ` : ""}<${Tags} tags=${tags} /></p>`;
+}
+
+// Lines that an attempt printed last.
+const PRINTED = 4;
+
+/** How far the windows of its login's plan are used, by whomever, and when they turn. */
+function Plans({ plans }) {
+  const windows = plans.flatMap((plan) => plan.windows.filter((w) => !w.is_over));
+  if (!windows.length) return null;
+  const percent = (n) => `${Number(n.toFixed(1))} %`;
+  return html`<section class="panel" aria-labelledby="plan"><h2 id="plan">Plan</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
+    <thead><tr><th scope="col">Window</th><th scope="col">Used</th><th scope="col">Turns</th><th scope="col">Used up at this pace</th></tr></thead>
+    <tbody>${windows.map((w, n) => html`<tr key=${n}><td>${line(w.window, 40)}</td>
+      <td class=${w.used_percent >= (w.ceiling_percent ?? 100) ? "bad" : ""}>${percent(w.used_percent)}${w.ceiling_percent === null ? "" : ` of ${percent(w.ceiling_percent)}`}</td>
+      <td class="nowrap">${when(w.resets_at, false)}</td><td class="nowrap">${when(w.used_up_at, false)}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 // Most waits that are listed, the newest ones. The timeline shows all.
@@ -216,8 +234,9 @@ function Partings({ run, attempts, entries }) {
   </div>`;
 }
 
-function Lives({ run, attempts, entries }) {
+function Lives({ run, attempts, entries, printed }) {
   const [id, replayed] = [run.run, run.replayed];
+  const said = new Map(printed.map((a) => [a.attempt, a.last_lines ?? []]));
   const done = useMemo(() => {
     const found = new Map();
     const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, last: null }).get(attempt);
@@ -240,7 +259,8 @@ function Lives({ run, attempts, entries }) {
       return html`<tr key=${a.attempt}>
         <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
         <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>entry ${of.last.seq}</${To}>, ${of.last.act ? "act" : of.last.kind}${of.last.kind === "tool" && of.last.gist ? `: ${said(of.last)}` : ""}`
-          : "before it did anything new"}</span>` : ""}${of?.words ? html`<span class="under">${line(of.words, 200)}</span>` : ""}</td>
+          : "before it did anything new"}</span>` : ""}${of?.words ? html`<span class="under">${line(of.words, 200)}</span>` : ""}${
+          (said.get(a.attempt) ?? []).map((text, n) => html`<span key=${n} class="under mono">${line(text, 160)}</span>`)}</td>
         <td class="num">${count(of?.calls ?? 0)}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
         <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>

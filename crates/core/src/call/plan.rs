@@ -36,6 +36,16 @@ const SAME_END_US: i64 = 120_000_000;
 /// and hundredths of a point.
 const STEPS: [Share; 3] = [Share::POINT, Share(1_000), Share(100)];
 
+/// Most characters of an account's name that are shown.
+const ACCOUNT: usize = 8;
+
+/// Splits a login into its provider and the beginning of its account's name.
+pub fn short_login(login: &str) -> (&str, String) {
+    let (provider, account) = login.split_once(':').unwrap_or((login, ""));
+    let account = account.strip_prefix("key:").unwrap_or(account);
+    (provider, account.chars().take(ACCOUNT).collect())
+}
+
 /// Use of one of a plan's windows, as the head of an answer reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowUse {

@@ -15,6 +15,13 @@ pub fn list(store: &dyn Store) -> Result<Vec<(String, Plan)>, Error> {
     each.filter_map(Result::transpose).collect()
 }
 
+/// Lists the plans of the logins under which a run made calls, with the ceilings that the run is under.
+pub fn of_run(store: &dyn Store, view: &RunView) -> Result<(Ceilings, Vec<(String, Plan)>), Error> {
+    let mut plans = list(store)?;
+    plans.retain(|(_, plan)| plan.has(view.run.no));
+    Ok((ceilings(store, view)?, plans))
+}
+
 /// Returns the ceilings that a run is under: its own and those of the runs above it. Of two the lower one counts.
 pub fn ceilings(store: &dyn Store, view: &RunView) -> Result<Ceilings, Error> {
     let mut ceilings = view.spec.plan.clone().unwrap_or_default();

@@ -1,15 +1,12 @@
 //! Plans of logins, as `show` and `spend` tell them: how far each window is used, when it turns, and at what pace.
 
 use outlast_core::{
-    call::plan::{Plan, Window},
+    call::plan::{Plan, Window, short_login},
     envelope::{Ceilings, Share},
     reads::plans,
 };
 
 use super::prelude::*;
-
-/// Number of characters of an account's name that are shown to people.
-const NAME: usize = 8;
 
 /// Plan of a login, and the ceilings with which the plan is shown.
 #[derive(Clone, Debug)]
@@ -23,9 +20,9 @@ pub struct Shown {
 impl Shown {
     /// Returns the plans of the logins under which a run made calls.
     pub fn of_run(store: &dyn Store, view: &RunView, now: Micros) -> Result<Vec<Shown>, CliError> {
-        let ceilings = plans::ceilings(store, view)?;
-        let all = plans::list(store)?.into_iter().filter(|(_, plan)| plan.has(view.run.no));
-        Ok(all.map(|(login, plan)| Shown { login, plan, ceilings: ceilings.clone(), now }).collect())
+        let (ceilings, plans) = plans::of_run(store, view)?;
+        let shown = |(login, plan)| Shown { login, plan, ceilings: ceilings.clone(), now };
+        Ok(plans.into_iter().map(shown).collect())
     }
 
     /// Returns the plans of all logins.
@@ -63,11 +60,8 @@ impl Shown {
 
     /// Returns the provider and the first characters of the account's name.
     pub fn login(&self) -> String {
-        let (provider, account) = self.login.split_once(':').unwrap_or((&self.login, ""));
-        format!(
-            "{provider} {}",
-            account.strip_prefix("key:").unwrap_or(account).chars().take(NAME).collect::<String>()
-        )
+        let (provider, account) = short_login(&self.login);
+        format!("{provider} {account}")
     }
 
     pub fn view(&self) -> view::Plan {

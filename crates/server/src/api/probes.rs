@@ -3,7 +3,7 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    call::plan::{Plan, Window},
+    call::plan::{Plan, Window, short_login},
     envelope::{BudgetView, Envelope, Share, Unit, budget::UNITS},
     events::delivery::Delivery,
     journal::Entry,
@@ -129,9 +129,6 @@ fn word(unit: Unit) -> &'static str {
     }
 }
 
-/// Most characters of an account's name that are shown.
-const NAME: usize = 8;
-
 /// A gauge of a window: name, help text, value; `None` if the window has none.
 type WindowGauge = (&'static str, &'static str, fn(&Window) -> Option<f64>);
 
@@ -160,19 +157,14 @@ fn plan_gauges(all: &[(String, Plan)], now: Micros) -> String {
         for (login, plan) in all {
             for window in plan.windows.iter().filter(|w| !w.is_over(now)) {
                 let Some(value) = value(window) else { continue };
-                let of = labels(&[("login", &short(login)), ("window", &window.length.to_string())]);
+                let (provider, account) = short_login(login);
+                let login = format!("{provider}:{account}");
+                let of = labels(&[("login", &login), ("window", &window.length.to_string())]);
                 line(&mut out, name, &of, value);
             }
         }
     }
     out
-}
-
-/// Returns a login with the beginning of its account's name: `anthropic:account-`.
-fn short(login: &str) -> String {
-    let (provider, account) = login.split_once(':').unwrap_or((login, ""));
-    let account = account.strip_prefix("key:").unwrap_or(account);
-    format!("{provider}:{}", account.chars().take(NAME).collect::<String>())
 }
 
 fn epoch_seconds(at: Micros) -> f64 {

@@ -90,7 +90,7 @@ pub static READ: Face = Face {
         GET "/v1/runs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(false);
         GET "/v1/jobs" OwnRun ["status" "name" "tag" "directory" "since" "until" "cursor" "limit"] read::runs::list(true);
         GET "/v1/runs/{id}/summary" OwnRun [] read::runs::summary;
-        GET "/v1/runs/{id}/attempts" OwnRun ["died"] read::runs::attempts;
+        GET "/v1/runs/{id}/attempts" OwnRun ["died" "lines"] read::runs::attempts;
         GET "/v1/runs/{id}/iterations" OwnRun [] read::runs::iterations;
         GET "/v1/runs/{id}/entries" OwnRun ["kind" "state" "attempt" "key" "after" "limit" "gist"] read::entries::list;
         GET "/v1/runs/{id}/entries/{seq}" OwnRun [] read::entries::one;

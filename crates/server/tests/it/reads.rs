@@ -1,14 +1,34 @@
 //! The read API: runs, attempts, entries, iterations, jobs, for a person and for the bearer of a run token.
 
-use outlast_core::{envelope::unit::Limits, run::Policy};
+use std::{io, sync::Arc};
+
+use outlast_core::{
+    envelope::unit::Limits,
+    run::Policy,
+    store::Store,
+    words::id::{AttemptNo, RunId},
+};
 use outlast_mock as mock;
-use outlast_server::door::{Access, Config};
+use outlast_server::door::{Access, Config, RunFiles};
 use serde_json::{Value, json};
 
 use crate::{
     client::{Api, Ask},
     rig::{Rig, Server},
 };
+
+/// Logs that tell what was asked of them.
+struct Logs;
+
+impl RunFiles for Logs {
+    fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>> {
+        Ok(vec![format!("the last {most} of attempt {attempt} of {run}")])
+    }
+
+    fn forget(&self, _: &dyn Store, _: &RunId) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 async fn get(server: &Server, target: &str) -> Value {
     let answer = Ask::new("GET", target).to(server).await;
@@ -162,7 +182,7 @@ async fn entries_are_read_page_by_page_and_by_what_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_tells_the_budget_and_its_attempts_tell_who_died() {
     let rig = Rig::in_memory(mock::Options::default()).await;
-    let server = rig.serve().await;
+    let server = rig.serve_with(Config { files: Some(Arc::new(Logs)), ..rig.config() }).await;
     let limits = crate::rig::limit(outlast_core::envelope::unit::Unit::Calls, 3);
     let token = server.driven("r", limits, Policy::default()).await;
     Api::Chat.says("one").token(&token).to(&server).await.ok();
@@ -175,6 +195,9 @@ async fn a_summary_tells_the_budget_and_its_attempts_tell_who_died() {
         (&attempts["attempts"][0]["attempt"], &attempts["attempts"][0]["exit"]),
         (&json!(1), &json!(null))
     );
+    assert_eq!(attempts["attempts"][0].get("last_lines"), None);
+    let printed = get(&server, "/v1/runs/r/attempts?lines=2").await;
+    assert_eq!(printed["attempts"][0]["last_lines"], json!(["the last 2 of attempt 1 of r"]));
     assert_eq!(get(&server, "/v1/runs/r/attempts?died=true").await["attempts"], json!([]));
     assert_eq!(get(&server, "/v1/runs/r/iterations").await["iterations"][0]["attempts"], json!([1]));
     assert_eq!(get(&server, "/v1/runs/r/items").await, json!({"run": "r", "items": [], "after": null}));

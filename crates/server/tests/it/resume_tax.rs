@@ -130,6 +130,11 @@ async fn plans_are_told_by_rest_and_as_metrics() {
     );
     assert!(window["used_percent"].as_f64().unwrap() >= 40.0, "{window}");
     assert!(window["resets_at"].as_str() > window["told_at"].as_str(), "{window}");
+    let of_run = &get(&server, "/v1/runs/r/summary").await["plans"][0];
+    assert_eq!(
+        (&of_run["login"], &of_run["windows"][0]["resets_at"]),
+        (&"anthropic:account-of-ann".into(), &window["resets_at"])
+    );
     let text = Ask::new("GET", "/metrics").to(&server).await.text().to_owned();
     assert!(
         text.contains("outlast_plan_used_ratio{login=\"anthropic:account-\",window=\"5h\"} 0.4"),

@@ -22,6 +22,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::{
     approvals::user,
     journal::{self, JournalArgs},
+    plan::Shown,
     prelude::*,
 };
 use crate::{guard, program::actor::actor, render::look::Look as Printed, supervisor::strays};
@@ -223,6 +224,8 @@ pub struct Watched {
     pub attempts: Vec<Attempt>,
     /// Spans of time in which it waited, oldest first.
     pub waits: Vec<Wait>,
+    /// Plans of the logins that it made calls under.
+    pub plans: Vec<Shown>,
     /// Newest entries, oldest first, without Outlast's own bookkeeping.
     pub entries: Vec<Entry>,
     /// What the newest of them are about, by their numbers.
@@ -257,7 +260,8 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
         gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
     }
     let (attempts, waits) = (store.attempts(no)?, reads::waits::list(store, no)?);
-    Ok(Some(Watched { attempts, waits, entries, gists, view }))
+    let plans = Shown::of_run(store, &view, store.now()?)?;
+    Ok(Some(Watched { attempts, waits, plans, entries, gists, view }))
 }
 
 /// Prints one run's journal until the run has ended; without a run, prints each change of any run's status, without

@@ -11,7 +11,10 @@ use ratatui::{
 };
 
 use super::{Look, Panel, Position, Watched};
-use crate::{commands::prelude::*, render::short::short};
+use crate::{
+    commands::{plan::Shown, prelude::*},
+    render::short::short,
+};
 
 const FAINT: Style = Style::new().fg(Color::DarkGray);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -195,15 +198,15 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines.extend(
         why.map(|why| Line::styled(format!(" {}", clean_line(&why, room)), Style::new().fg(Color::Red))),
     );
-    let mut money = meter(view, 20).spans;
-    money.insert(0, Span::raw(" "));
+    let is_limited = view.envelope.limits[Unit::CostNanoUsd].is_some();
+    let mut money = meter(view, if is_limited { 20 } else { 0 }).spans;
+    money.insert(0, Span::raw(if is_limited { " " } else { "" }));
     let unit = if view.spec.login.is_some() { " price in usd, not billed" } else { " usd" };
-    money.push(Span::raw(format!(
-        "{unit}   {}   {} replayed, {} usd saved",
-        some(view.envelope.spent[Unit::Calls], "call"),
-        run.replayed,
-        usd(run.saved_nano_usd)
-    )));
+    money.push(Span::raw(format!("{unit}   {}", some(view.envelope.spent[Unit::Calls], "call"))));
+    if run.replayed > 0 {
+        let (answers, saved) = (some(run.replayed, "answer"), usd(run.saved_nano_usd));
+        lines.push(Line::raw(format!(" {answers} replayed, {saved} usd saved")));
+    }
     lines.push(Line::from(money));
     if let Some(job) = &run.job {
         let c = &job.counts;
@@ -248,6 +251,8 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         lines.push(Line::styled(format!(" {}", clean_line(&next.text, room)), FAINT));
         lines.extend(next.commands.iter().take(2).map(|c| Line::raw(format!(" → {}", clean_line(c, room)))));
     }
+    let plans = watched.plans.iter().flat_map(Shown::lines);
+    lines.extend(plans.map(|line| Line::styled(format!(" {}", clean_line(&line, room)), FAINT)));
     lines.push(Line::raw(""));
     lines
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use outlast_core::{
     journal::{self, ItemRow, Payload},
     price::PriceTable,
-    reads::{entries, runs, tightest::Above, waits},
+    reads::{entries, plans, runs, tightest::Above, waits},
     run::{Attempt, Status},
     store::{self, Page, RunView, Store},
     words::{RunNo, Seq},
@@ -100,6 +100,8 @@ struct Summary {
     standing: Standing,
     /// Commands that go on with it.
     resume: Vec<String>,
+    /// Plans of the logins under which it made calls, with the ceilings that it is under.
+    plans: Vec<view::Plan>,
     now: Time,
     changed_at: Time,
 }
@@ -110,7 +112,9 @@ pub async fn summary(asked: ApiRequest) -> Answered {
     let summary = asked.read(move |store| {
         let now = store.now()?;
         let parent = view.run.parent.map(|no| store.run(no)).transpose()?.flatten();
+        let (ceilings, plans) = plans::of_run(store, &view)?;
         Ok(Summary {
+            plans: plans.iter().map(|(login, plan)| view::Plan::new(login, plan, &ceilings, now)).collect(),
             run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), now),
             standing: Standing::read(store, &view, &mut Above::new(store, now))?,
             resume: runs::resume_commands(&view, view.run.id.as_str()),
@@ -121,17 +125,43 @@ pub async fn summary(asked: ApiRequest) -> Answered {
     json(&summary.await?)
 }
 
+/// Largest number of last lines of an attempt, and of newest attempts that have them.
+const LINES: i64 = 100;
+const PRINTED: usize = 20;
+
+/// Attempt with what it printed last, where this process can read that.
+#[derive(Serialize)]
+struct PrintedAttempt {
+    #[serde(flatten)]
+    attempt: view::Attempt,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    last_lines: Vec<String>,
+}
+
 /// Answers with all attempts of a run, oldest first, and with the spans of time in which it waited; with `died=true` only
-/// with attempts that died.
+/// with attempts that died. `lines`: number of last lines that are told of each of the newest attempts.
 pub async fn attempts(asked: ApiRequest) -> Answered {
     let died = asked.query.flag("died")?;
+    let lines = asked.query.number("lines")?.unwrap_or(0).clamp(0, LINES) as usize;
+    let files = asked.host.config.files.clone().filter(|_| lines > 0);
     let run = asked.run().await?.run;
-    let (found, waits) =
-        asked.read(move |store| Ok((store.attempts(run.no)?, waits::list(store, run.no)?))).await?;
-    let found: Vec<view::Attempt> =
-        found.iter().filter(|a| a.died() || !died).map(view::Attempt::new).collect();
+    let (no, id) = (run.no, run.id.clone());
+    let told = asked.read(move |store| {
+        let mut found = store.attempts(no)?;
+        found.retain(|a| a.died() || !died);
+        let without = found.len().saturating_sub(PRINTED);
+        let told = found.iter().enumerate().map(|(nth, a)| {
+            let files = files.as_ref().filter(|_| nth >= without);
+            let printed = files.map_or(Ok(Vec::new()), |files| files.last_lines(&id, a.no, lines));
+            let failed =
+                |e| store::Error::Io { why: format!("the log of attempt {} is not read: {e}", a.no) };
+            Ok(PrintedAttempt { attempt: view::Attempt::new(a), last_lines: printed.map_err(failed)? })
+        });
+        Ok((told.collect::<Result<Vec<_>, store::Error>>()?, waits::list(store, no)?))
+    });
+    let (attempts, waits) = told.await?;
     let waits: Vec<view::Wait> = waits.iter().map(view::Wait::new).collect();
-    json(&json!({ "run": run.id, "attempts": found, "waits": waits }))
+    json(&json!({ "run": run.id, "attempts": attempts, "waits": waits }))
 }
 
 /// Answers with the iterations of a run, oldest first, each with its attempts.
