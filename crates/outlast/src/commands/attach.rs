@@ -27,10 +27,10 @@ pub fn attach(args: AttachArgs, context: Context) -> Result<u8, CliError> {
     let store = context.open(false, Default::default())?;
     strays::look_after(&*store, &context);
     let view = find::run_to(&*store, &args.run, Verb::Attach)?;
-    let (id, status) = (&view.run.id, view.run.status);
-    let directory = RunDirectory::of(&context.place, id, &context.around)?;
+    let (id, status) = (called(&view), view.run.status);
+    let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
     let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
-        run: id.to_string(),
+        run: id.clone(),
         status,
         why,
     })?;

@@ -123,7 +123,7 @@ fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) ->
         let value = found
             .values
             .get(asked)
-            .ok_or_else(|| CommandError::NotInContext { run: view.run.id.to_string(), key: asked.clone() })?;
+            .ok_or_else(|| CommandError::NotInContext { run: called(&view), key: asked.clone() })?;
         if page.look.json {
             return Ok(page.json(value)?);
         }

@@ -22,7 +22,7 @@ pub fn one(
     let run = view.run.no;
     let Some(found) = store.entry(run, Seq(seq))? else {
         let last = view.run.next_seq.0 - 1;
-        return Err(CommandError::NoEntry { run: view.run.id.to_string(), entry: seq, last }.into());
+        return Err(CommandError::NoEntry { run: called(view), entry: seq, last }.into());
     };
     let exchange = Exchange::read(store, found)?;
     if args.raw {

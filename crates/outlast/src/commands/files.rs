@@ -146,7 +146,7 @@ impl Opened {
     fn new(store: &dyn Store, context: &Context, asked: &str) -> Result<Opened, CliError> {
         let view = find::run(store, asked)?;
         let id = &view.run.id;
-        let not_kept = || FilesError::NotKept { run: id.to_string() };
+        let not_kept = || FilesError::NotKept { run: called(&view) };
         let (kept, directory) = of_run(&view).ok_or_else(not_kept)?;
         let history = History::read(store, view.run.no)?;
         let mut files = Files::open(context, id, kept, directory, false)?;
@@ -161,12 +161,12 @@ impl Opened {
             Some(entry) => (self.history.at(Seq(entry)), format!("of before entry {entry}")),
             None => (self.history.steps.first().map(|step| step.kept.snapshot), "yet".into()),
         };
-        found.ok_or_else(|| FilesError::NoSnapshot { run: self.view.run.id.to_string(), when })
+        found.ok_or_else(|| FilesError::NoSnapshot { run: called(&self.view), when })
     }
 
     fn newest(&self) -> Result<Id, FilesError> {
         let newest = self.history.newest().map(|step| step.kept.snapshot);
-        let none = || FilesError::NoSnapshot { run: self.view.run.id.to_string(), when: "yet".into() };
+        let none = || FilesError::NoSnapshot { run: called(&self.view), when: "yet".into() };
         newest.ok_or_else(none)
     }
 }
@@ -388,7 +388,7 @@ fn bring_back(
     let mut opened = Opened::new(store, context, run)?;
     let (id, status) = (opened.view.run.id.clone(), opened.view.run.status);
     if matches!(status, Status::Running | Status::Waiting | Status::Sleeping) {
-        return Err(FilesError::InUse { run: id.to_string(), status }.into());
+        return Err(FilesError::InUse { run: called(&opened.view), status }.into());
     }
     let begun = opened.history.steps.first().map_or(Seq(1), |step| step.at);
     let (to, from) = match to {
@@ -396,7 +396,7 @@ fn bring_back(
         UndoTo::Entry(entry) => (opened.at(Some(entry))?, Seq(entry)),
         UndoTo::Saved => {
             let when = "of before an undo".to_owned();
-            let none = || FilesError::NoSnapshot { run: id.to_string(), when };
+            let none = || FilesError::NoSnapshot { run: called(&opened.view), when };
             (opened.files.by_hand()?.ok_or_else(none)?.saved, opened.view.run.next_seq)
         }
     };

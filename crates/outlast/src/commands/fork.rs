@@ -66,7 +66,8 @@ pub fn name(args: &SnapshotArgs, Desk { store, page, .. }: Desk) -> Result<(), C
     }
     let id = page.look.paint(Paint::Strong, &called(&view));
     page.line(&format!("{id}  snapshot {} at entry {seq}", look::clean(&args.name)))?;
-    Ok(page.line(&format!("  → outlast fork {} --from-snapshot {}", view.run.id, look::clean(&args.name)))?)
+    let word = if jsonl::is_file(&args.run) { args.run.clone() } else { called(&view) };
+    Ok(page.line(&format!("  → outlast fork {word} --from-snapshot {}", look::clean(&args.name)))?)
 }
 
 /// Creates a fork with the files of its point, in a directory of its own.
@@ -77,7 +78,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
         return Err(CliError::usage("--into wants --at ENTRY", None));
     };
     let view = find::run(store, &args.run)?;
-    let run = || view.run.id.to_string();
+    let run = || called(&view);
     let not_kept = || FilesError::NotKept { run: run() };
     let (kept, works_in) = of_run(&view).ok_or_else(not_kept)?;
     let when = format!("of before entry {at}");
@@ -141,7 +142,7 @@ fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Resu
     let strong = page.look.paint(Paint::Strong, id.as_str());
     let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
     let was = if started.created { "" } else { ", which is there already" };
-    page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?;
+    page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", called(&view)))?;
     if has_command {
         page.line(&format!("  → outlast resume {id}"))?;
     }

@@ -240,7 +240,10 @@ impl JobReport {
         let retry = (c.failed + c.dead > 0).then(|| format!("outlast retry {} --failed", run.id));
         let raise =
             if run.halt.is_some() { next(&self.view, &called(&self.view)).commands } else { Vec::new() };
-        for command in raise.into_iter().chain(retry) {
+        let is_at_rest = matches!(run.status, Status::Interrupted | Status::Completed);
+        let is_left = is_at_rest && c.items > c.done + c.failed + c.dead + c.skipped;
+        let again = is_left.then(|| "start its script again".to_owned());
+        for command in raise.into_iter().chain(retry).chain(again) {
             page.line(&format!("  → {command}"))?;
         }
         Ok(())

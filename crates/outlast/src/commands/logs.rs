@@ -46,7 +46,7 @@ pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> R
         Some(no) => AttemptNo(no),
         None => match attempts.last().map(|a| a.no).or(kept.last().copied()) {
             Some(no) => no,
-            None => return Err(CommandError::NoAttempt { run: view.run.id.to_string() }.into()),
+            None => return Err(CommandError::NoAttempt { run: called(&view) }.into()),
         },
     };
     // With `--follow`, an attempt that has not begun yet is waited for.
@@ -57,7 +57,7 @@ pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> R
             [first, .., last] => format!("those of attempts {} to {} are kept", first.0, last.0),
             [one] => format!("that of attempt {} is kept", one.0),
         };
-        let run = view.run.id.to_string();
+        let run = called(&view);
         return Err(CommandError::NoLog { run, attempt: no.0, kept }.into());
     }
     let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };

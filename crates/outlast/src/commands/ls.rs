@@ -94,7 +94,12 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
     let rows = shown.map(|row| {
         row.map(|(view, next)| {
             let place = if args.wide { place(&view) } else { Vec::new() };
-            [cells(&view, &next, &mut names, now), place].concat()
+            // Nobody's screen ends in a pipe.
+            let next = match context.is_on_terminal {
+                true => clean_line(&next.brief, NEXT).into(),
+                false => Cell::whole(&next.brief),
+            };
+            [cells(&view, &mut names, now), vec![next], place].concat()
         })
     });
     if page.table(head(), 0, rows)? == 0 {
@@ -147,7 +152,7 @@ fn place(view: &RunView) -> Vec<Cell> {
     ]
 }
 
-/// Most characters of a name that stands for its run, and of the next step: a row fits 80 columns.
+/// Most characters of a name that stands for its run, and on a terminal of the next step: a row fits 80 columns.
 const NAME: usize = 24;
 
 const NEXT: usize = 20;
@@ -160,7 +165,7 @@ fn word(view: &RunView, names: &mut BTreeSet<String>) -> String {
     if is_free { word } else { short(view) }
 }
 
-fn cells(view: &RunView, next: &Next, names: &mut BTreeSet<String>, now: Micros) -> Vec<Cell> {
+fn cells(view: &RunView, names: &mut BTreeSet<String>, now: Micros) -> Vec<Cell> {
     let (run, e, listed) = (&view.run, &view.envelope, listed(view));
     let unless_zero = |nano| if nano == 0 { Cell::default() } else { usd(nano).into() };
     vec![
@@ -171,6 +176,5 @@ fn cells(view: &RunView, next: &Next, names: &mut BTreeSet<String>, now: Micros)
         e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
         e.spent[Unit::Calls].to_string().into(),
         time::age(now.ms_since(run.created_at)).into(),
-        clean_line(&next.brief, NEXT).into(),
     ]
 }

@@ -56,16 +56,14 @@ pub fn line(entry: &Entry, look: Look) -> String {
 const TOLD_REST: usize = 33;
 const TOLD_LEAST: usize = 40;
 
-/// Width of lines that go to no terminal.
-const WIDE: usize = 200;
-
 /// Returns the line above [`told_line`]s. `at`: time by whose offset from UTC the hours are told.
 pub fn told_head(look: Look, at: Micros) -> String {
-    let (room, hours) = (told_room(), time::offset(at));
+    let (room, hours) = (told_room().unwrap_or_default(), time::offset(at));
     look.paint(Paint::Faint, &format!("entry  {hours:<8}  {:<room$}  {:>9}    @", "what", "usd"))
 }
 
-/// Formats an entry of a CLI agent by its gist: what was said and done, in a line of the terminal's width.
+/// Formats an entry of a CLI agent by its gist: what was said and done, in a line of the terminal's width. In a pipe
+/// nothing is cut.
 pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
     let room = told_room();
     let mut marks = marks(e);
@@ -76,8 +74,8 @@ pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
         None => format!("{} {}", kind(e), what(e)),
     };
     marks.insert(0, subject);
-    let text = clean_line(&marks.join(", "), room);
-    let pad = " ".repeat(room - text.chars().count());
+    let text = clean_line(&marks.join(", "), room.unwrap_or(usize::MAX));
+    let pad = " ".repeat(room.map_or(0, |room| room - text.chars().count()));
     let paint = if e.state == State::Done { Paint::Plain } else { paint(e.state) };
     let (no, hours) = (e.seq.0, time::time_of_day(e.opened_at));
     format!("{no:>5}  {hours}  {}{pad}  {:>9}  {:>3}", look.paint(paint, &text), cost(e), attempt(e))
@@ -85,11 +83,10 @@ pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
         .to_owned()
 }
 
-/// Returns the width for what an entry tells: what is left of the terminal's.
-fn told_room() -> usize {
+/// Returns the width for what an entry tells: what is left of the terminal's; `None` in a pipe.
+fn told_room() -> Option<usize> {
     let terminal = io::stdout().is_terminal().then(ratatui::crossterm::terminal::size).and_then(Result::ok);
-    let width = terminal.map_or(WIDE, |(width, _)| usize::from(width));
-    width.saturating_sub(TOLD_REST).max(TOLD_LEAST)
+    terminal.map(|(width, _)| usize::from(width).saturating_sub(TOLD_REST).max(TOLD_LEAST))
 }
 
 /// Returns the row of an entry under [`head`].

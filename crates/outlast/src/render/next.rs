@@ -2,6 +2,7 @@
 
 use outlast_core::{
     envelope::{Unit, Whose},
+    journal::job::Counts,
     reads::runs::resume_commands,
     run::Status,
     store::RunView,
@@ -92,6 +93,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             Vec::new(),
         ),
     };
+    let left = run.job.as_ref().and_then(|job| unfinished(&job.counts));
     match run.status {
         Status::Running if run.stop_requested && run.job.is_some() => {
             told("stopping", "its script was asked to stop it", Vec::new())
@@ -121,11 +123,10 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view, word)),
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
-        Status::Completed if run.job.as_ref().is_some_and(|job| job.counts.failed > 0) => told(
-            "start its script",
-            "all of its items ended, some failed: start its script again, and those run again",
-            Vec::new(),
-        ),
+        Status::Completed if left.is_some() => {
+            let text = format!("{}: start its script again, and those run again", left.unwrap_or_default());
+            told("start its script", &text, Vec::new())
+        }
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
         }
@@ -133,8 +134,17 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
             told("never started", "its command cannot be started: correct it and type it again", resume())
         }
-        Status::Failed => go_on("resume", "it may be taken up again"),
+        Status::Failed => go_on("resume", "mend why it failed, then resume it"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
+    }
+}
+
+/// Tells which items of a completed job are left; `None` if all have a result.
+fn unfinished(counts: &Counts) -> Option<&'static str> {
+    match (counts.failed, counts.wanted() - counts.ended()) {
+        (0, 0) => None,
+        (_, 0) => Some("all of its items ended, some failed"),
+        (_, _) => Some("some of its items are pending again"),
     }
 }
 

@@ -27,10 +27,11 @@ use crate::{
     program::{
         context::Context,
         error::CliError,
-        exit_code,
+        exit_code, find,
         say::{self, say},
         told,
     },
+    render::short::called,
     supervisor::output::Onward,
 };
 use outlast_process::{
@@ -175,8 +176,10 @@ impl Front {
                     println!("{}", json!({ "run": run }));
                 } else {
                     println!("{run}");
+                    let store = context.open(false, Default::default())?;
+                    let word = called(&find::run(&*store, &run)?);
                     say(&format!(
-                        "it goes on in the background: `outlast attach {run}`, `outlast logs {run} -f`"
+                        "it goes on in the background: `outlast attach {word}`, `outlast logs {word} -f`"
                     ));
                 }
                 Ok(exit_code::OK)

@@ -225,12 +225,14 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let done = (|| {
         let view =
             find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
-        let id = &view.run.id;
+        if view.run.job.is_some() && view.spec.command.is_none() {
+            return Err(RunError::NoCommand { run: called(&view) }.into());
+        }
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
-            return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
+            return Err(RunError::Ended { run: called(&view), status: view.run.status }.into());
         }
         if view.spec.is_shell_loop() {
-            return Err(RunError::LoopScript { run: id.to_string() }.into());
+            return Err(RunError::LoopScript { run: called(&view) }.into());
         }
         let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
         let context = context.with_variables(file.map(Path::new))?;
@@ -375,11 +377,11 @@ fn go_on(
         return Err(halted(&view));
     }
     let Some(command) = &view.spec.command else {
-        return Err(RunError::NoCommand { run: id.to_string() }.into());
+        return Err(RunError::NoCommand { run: called(&view) }.into());
     };
     // A disk that is mounted late: nothing is claimed, and the run stays what it is.
     if !Path::new(&command.directory).is_dir() {
-        return Err(RunError::NoPlace { run: id.to_string(), directory: command.directory.clone() }.into());
+        return Err(RunError::NoPlace { run: called(&view), directory: command.directory.clone() }.into());
     }
     all_keys_are_there(&view, keys)?;
     still_logged_in(&view, keys, &context)?;

@@ -119,7 +119,7 @@ fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, Cl
         after => format!(", {after} after the last finished tool"),
     };
     Ok((all > 0)
-        .then(|| format!("{} changed{after} → outlast files {}", some(all as i64, "path"), view.run.id)))
+        .then(|| format!("{} changed{after} → outlast files {}", some(all as i64, "path"), called(view))))
 }
 
 /// Reads the run's pending approvals.

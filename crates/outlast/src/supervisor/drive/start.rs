@@ -63,6 +63,7 @@ use crate::{
         server,
     },
     proxy_setup,
+    render::short::called,
     supervisor::{
         Served,
         beat::Beat,
@@ -85,8 +86,7 @@ impl Driver {
         let Plan { view, node, providers, prices, served, context } = plan;
         let Served { proxy: flags, unpriced: _, grpc, kill_at, grace, through, show, files } = served;
         let store = node.store().clone();
-        let command =
-            view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let command = view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: called(&view) })?;
         let asked = command.supervision.confine.as_ref();
         let confined = Confined::of(asked, &context, Path::new(&command.directory))?;
         let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
@@ -242,7 +242,7 @@ fn keeper(
     store: Arc<dyn Store>,
     (asked, force): (ResumeAt, Vec<String>),
 ) -> Result<(Option<Keeper>, Option<Target>), CliError> {
-    let run = || view.run.id.to_string();
+    let run = || called(view);
     let Some((kept, directory)) = of_run(view) else {
         return match asked {
             ResumeAt::AsDied => Ok((None, None)),
