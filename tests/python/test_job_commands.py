@@ -84,7 +84,7 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
     assert "input 1 failed (1): ValueError: no text\n" in command("inspect", "j", "--gaps")
     assert json.loads(command("inspect", "j", "--json"))["failures"][0]["error"] == "ValueError: no text"
     assert "start its script" in command("ls")
-    assert "there is nothing to resume" in command("resume", "j", code=1)
+    assert "start its program again" in command("resume", "j", code=1)
     for _ in range(2):
         batch(rt, range(3), fn).wait()
     assert "  1 dead: it failed in 3 starts; ValueError: no text\n    input 1 (1)\n" in command("inspect", "j")

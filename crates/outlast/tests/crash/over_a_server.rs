@@ -184,7 +184,7 @@ fn a_named_budget_is_set_raised_and_removed_from_afar_and_tells_who_did() {
 #[test]
 fn a_run_is_removed_from_afar_with_its_files_and_what_it_has_cost_stays() {
     let fleet = Fleet::new();
-    fleet.does(&["rm", "halted"]).code(1).tells(&["has not ended", "outlast cancel halted"]);
+    fleet.does(&["rm", "halted"]).code(1).tells(&["has not ended", "outlast cancel nightly"]);
     fleet.does(&["budget", "halted", "--add-calls", "9"]).code(0);
     fleet.does(&["cancel", "halted"]).code(0);
     fleet.does(&["rm", "halted"]).code(1).tells(&["it is the newest of its store", "outlast run -- true"]);
