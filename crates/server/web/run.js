@@ -236,7 +236,7 @@ function Partings({ run, attempts, entries }) {
 
 function Lives({ run, attempts, entries, printed }) {
   const [id, replayed] = [run.run, run.replayed];
-  const said = new Map(printed.map((a) => [a.attempt, a.last_lines ?? []]));
+  const last = new Map(printed.map((a) => [a.attempt, a.last_lines ?? []]));
   const done = useMemo(() => {
     const found = new Map();
     const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, last: null }).get(attempt);
@@ -260,7 +260,7 @@ function Lives({ run, attempts, entries, printed }) {
         <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
         <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>entry ${of.last.seq}</${To}>, ${of.last.act ? "act" : of.last.kind}${of.last.kind === "tool" && of.last.gist ? `: ${said(of.last)}` : ""}`
           : "before it did anything new"}</span>` : ""}${of?.words ? html`<span class="under">${line(of.words, 200)}</span>` : ""}${
-          (said.get(a.attempt) ?? []).map((text, n) => html`<span key=${n} class="under mono">${line(text, 160)}</span>`)}</td>
+          (last.get(a.attempt) ?? []).map((text, n) => html`<span key=${n} class="under mono">${line(text, 160)}</span>`)}</td>
         <td class="num">${count(of?.calls ?? 0)}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
         <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
