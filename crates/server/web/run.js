@@ -135,9 +135,9 @@ function Plans({ plans }) {
   if (!windows.length) return null;
   const percent = (n) => `${Number(n.toFixed(1))} %`;
   return html`<section class="panel" aria-labelledby="plan"><h2 id="plan">Plan</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
-    <thead><tr><th scope="col">Window</th><th scope="col">Used</th><th scope="col">Turns</th><th scope="col">Used up at this pace</th></tr></thead>
+    <thead><tr><th scope="col">Window</th><th scope="col">Used</th><th scope="col">Turns</th><th scope="col">Used up</th></tr></thead>
     <tbody>${windows.map((w, n) => html`<tr key=${n}><td>${line(w.window, 40)}</td>
-      <td class=${w.used_percent >= (w.ceiling_percent ?? 100) ? "bad" : ""}>${percent(w.used_percent)}${w.ceiling_percent === null ? "" : ` of ${percent(w.ceiling_percent)}`}</td>
+      <td class=${`nowrap ${w.used_percent >= (w.ceiling_percent ?? 100) ? "bad" : ""}`}>${percent(w.used_percent)}${w.ceiling_percent === null ? "" : ` of ${percent(w.ceiling_percent)}`}</td>
       <td class="nowrap">${when(w.resets_at, false)}</td><td class="nowrap">${when(w.used_up_at, false)}</td></tr>`)}</tbody></table></div></section>`;
 }
 
