@@ -305,7 +305,7 @@ fn mended(
 ) -> Result<RunView, CliError> {
     let halt = view.run.halt.as_ref().filter(|halt| halt.code == "price_unknown");
     let Some(halt) = halt.filter(|_| view.run.status == Status::Halted) else { return Ok(view) };
-    let (run, id) = (view.run.no, &view.run.id);
+    let (run, id) = (view.run.no, called(&view));
     let spec = match unpriced {
         Some(Unpriced::Deny) => return Ok(view),
         Some(rule @ (Unpriced::Free | Unpriced::Dearest)) => {
