@@ -28,10 +28,11 @@ struct Viewed<'a> {
 pub fn json(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
     let run = &view.run;
     let parent = run.parent.map(|no| store.run(no)).transpose()?.flatten();
-    let mut detail = RunDetail::new(view, parent.map(|parent| parent.run.id), store.now()?);
+    let id = run.id.as_str();
+    let mut detail = RunDetail::new(view, parent.map(|parent| parent.run.id), id, store.now()?);
     if let (Some(shown), Some(halt)) = (&mut detail.halt, &run.halt) {
         // For the person whose program this is: `outlast resume` starts supervised commands only.
-        shown.hint = refused_hint(halt, run.id.as_str());
+        shown.hint = refused_hint(halt, id);
     }
     let viewed = Viewed {
         run: detail,

@@ -115,6 +115,10 @@ impl Node {
         self.entropy.as_ref()
     }
 
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// Returns whether the process of `other` is seen to live.
     pub fn sees(&self, other: &Instance) -> bool {
         self.census.is_gone(&other.identity) == Some(false)

@@ -99,7 +99,8 @@ export function Run({ id, looks }) {
     </div>
     <${Problem} error=${read.error} />
     <${Place} run=${run} />
-    <${Why} run=${run} attempts=${attempts} />
+    ${run.last_words ? html`<p class="place">Last words: “${line(run.last_words, 200)}”</p>` : ""}
+    <${Why} run=${run} attempts=${attempts} entries=${entries.list} />
     <${Facts} run=${run} attempts=${attempts} />
     <${Plans} plans=${run.plans ?? []} />
     <section class="panel" aria-labelledby="timeline">
@@ -143,25 +144,25 @@ function Plans({ plans }) {
 
 // Most waits that are listed, the newest ones. The timeline shows all.
 const WAITS = 20;
-const WAITED = { provider: "its provider", limit: "a usage limit", budget: "a budget", person: "a person" };
 
 /** When the run waited, and for whom. */
 function Waited({ waits }) {
   if (!waits.length) return null;
   return html`<section class="panel" aria-labelledby="waited"><h2 id="waited">Waited</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
     <thead><tr><th scope="col">For</th><th scope="col">From</th><th scope="col" class="num">How long</th><th scope="col">Why</th></tr></thead>
-    <tbody>${waits.slice(-WAITS).reverse().map((w) => html`<tr key=${w.from}><td class="nowrap">${WAITED[w.kind] ?? line(w.kind, 40)}</td><td class="nowrap">${when(w.from)}</td>
+    <tbody>${waits.slice(-WAITS).reverse().map((w) => html`<tr key=${w.from}><td class="nowrap">${line(w.whom, 40)}</td><td class="nowrap">${when(w.from)}</td>
       <td class="num">${span(between(w.from, w.to))}${w.to ? "" : " so far"}</td><td>${line(w.why, 200)}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 /** What is wrong, and what a person can do. */
-function Why({ run, attempts }) {
+function Why({ run, attempts, entries }) {
   const last = attempts.at(-1);
   const notes = [];
-  if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.resume?.length ? null : run.halt.hint]);
-  else if (run.why) notes.push([run.status === "failed" ? "bad" : "care", run.why]);
-  if (run.pending_approvals && !run.ended_at) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
-  if (run.status === "interrupted") notes.push(["care", `Nobody drives it${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`]);
+  // What halts a run is also what it waits for.
+  if (run.why) notes.push([["halted", "failed"].includes(run.status) ? "bad" : "care", run.why, run.resume?.length ? null : run.halt?.hint]);
+  const asked = entries.filter((e) => e.approval && e.state === "open" && !run.ended_at);
+  for (const e of asked) notes.push(["care", `Asks a person: ${e.approval.tool}`, null, "approvals"]);
+  if (run.status === "interrupted") notes.push(["care", `Nobody drives it${last?.died ? `; attempt ${last.attempt}: ${ended(last)}` : ""}.`]);
   if (run.status === "sleeping" && run.wake_at) notes.push(["care", `It sleeps until ${when(run.wake_at)}.`]);
   return notes.map(([kind, text, hint, to], n) => html`<div key=${n} class="note ${kind}">
     ${line(text, 400)}${to ? html` <${To} path=${[to]}>Decide</${To}>` : ""}${hint ? html`<p class="soft mono">${line(hint, 400)}</p>` : ""}
@@ -187,7 +188,7 @@ function Facts({ run, attempts }) {
     ${fact("Lives", some(attempts.length, "attempt"), died ? some(died, "death") : "no death")}
     ${fact("Replayed, not paid again", some(run.replayed ?? 0, "answer"), `${usd(run.saved_nano_usd)} usd saved`)}
     ${run.in_doubt_nano_usd ? fact("In doubt", `${usd(run.in_doubt_nano_usd)} usd`, "outcome unknown") : ""}
-    ${run.job ? fact("Items", `${count(run.job.done)} of ${count(run.job.items)}`, html`<${To} path=${["jobs", run.run]}>open the job</${To}>`) : ""}
+    ${run.job ? fact("Job", `${count(run.job.done)} of ${some(run.job.items, "item")} done`, html`<${To} path=${["jobs", run.run]}>open the job</${To}>`) : ""}
     ${run.loop ? fact("Iterations", count(run.loop.finished), run.loop.max_iterations ? `of at most ${run.loop.max_iterations}` : "") : ""}
     ${fact("Began", when(run.began_at ?? run.created_at), run.began_at ? `took ${span(lasted(run))}` : "")}
   </div>`;

@@ -18,25 +18,25 @@ export const count = (n) => PLAIN.format(n ?? 0);
 /** "1 call", "2 calls". */
 export const some = (n, word) => `${count(n)} ${n === 1 ? word : word.endsWith("y") ? word.slice(0, -1) + "ies" : word + "s"}`;
 
-/** Nano-dollars as dollars: two decimals, and more where the amount is small. */
+/** Nano-dollars as exact dollars with at least two decimals, as the command line writes them. */
 export function usd(nano) {
   if (nano === null || nano === undefined) return "–";
-  const dollars = nano / 1e9;
-  if (dollars === 0) return "0.00";
-  const size = Math.abs(dollars);
-  return dollars.toFixed(size >= 1 ? 2 : size >= 0.01 ? 3 : size >= 0.0001 ? 5 : 7);
+  const whole = Math.abs(Math.round(nano));
+  const rest = String(whole % 1e9).padStart(9, "0").replace(/0+$/, "").padEnd(2, "0");
+  return `${nano < 0 ? "-" : ""}${Math.floor(whole / 1e9)}.${rest}`;
 }
 
-/** Milliseconds as "3.2 s", "4m 10s", "2h 5m", "3d 4h". */
+const TIMES = [["d", 864e5], ["h", 36e5], ["min", 6e4], ["s", 1e3]];
+
+/** Milliseconds by their two largest units, as the command line writes them: "340 ms", "3.2 s", "4 min 10 s", "3 d 4 h". */
 export function span(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
-  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
-  const s = ms / 1000;
-  if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
-  const m = Math.floor(s / 60);
-  if (m < 60) return `${m}m ${Math.floor(s % 60)}s`;
-  const h = Math.floor(m / 60);
-  return h < 48 ? `${h}h ${m % 60}m` : `${Math.floor(h / 24)}d ${h % 24}h`;
+  const whole = Math.max(0, Math.floor(ms));
+  if (whole < 1e4) return whole >= 1e3 || !whole ? `${Math.floor(whole / 100) / 10} s` : `${whole} ms`;
+  const n = TIMES.findIndex(([, size]) => whole >= size);
+  const [[unit, size], [small, one] = [null, size]] = [TIMES[n], TIMES[n + 1]];
+  const rest = Math.floor((whole % size) / one);
+  return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${small}` : ""}`;
 }
 
 const two = (n) => String(n).padStart(2, "0");
@@ -56,7 +56,15 @@ export function when(time, seconds = true) {
 /** Milliseconds from one time to another; without that, to now. */
 export const between = (from, to) => ((micros(to) ?? Date.now() * 1000) - micros(from)) / 1000;
 
-export const ago = (time) => (time ? `${span(Math.max(0, between(time)))} ago` : "–");
+/** Milliseconds by one unit, rounded down, as the command line writes an age. */
+function age(ms) {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+}
+
+export const ago = (time) => (time ? `${age(between(time))} ago` : "–");
 
 /** Milliseconds from a run's beginning to now, or until it stood still. */
 export const lasted = (run) => between(run.began_at, run.still_since);

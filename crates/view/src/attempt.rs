@@ -1,7 +1,7 @@
 //! Attempts of runs: when each lived, and how it ended.
 
 use outlast_core::{
-    reads::waits,
+    reads::{lives::Loss, waits},
     run::attempt,
     words::{AttemptNo, Outage, Seq, Slot},
 };
@@ -9,8 +9,8 @@ use outlast_core::{
 use crate::Time;
 
 shape! {
-    /// One life of a run's agent.
-    pub Attempt(a: &attempt::Attempt) {
+    /// One life of a run's agent, and what it was lost with if nobody saw its end.
+    pub Attempt(a: &attempt::Attempt, loss: Option<Loss>) {
         attempt: AttemptNo = a.no;
         slot: Slot = a.slot;
         label: Option<String> = a.label.clone();
@@ -20,7 +20,7 @@ shape! {
         active_ms: i64 = a.active_ms;
         died: bool = a.died();
         /// How it ended, in words; `open` while it goes on.
-        how: String = a.exit.as_ref().map_or_else(|| "open".to_owned(), exit_words);
+        how: String = a.exit.as_ref().map_or_else(|| "open".to_owned(), |exit| end_words(exit, loss));
         exit: Option<Exit> = a.exit.as_ref().map(Exit::new);
         /// Recorded answers that it left untaken.
         untaken: i64 = a.untaken;
@@ -55,6 +55,8 @@ shape! {
     /// Span of time in which a run waited.
     pub Wait(wait: &waits::Wait) {
         kind: &'static str = wait.for_what.name();
+        /// What it waited for, in words.
+        whom: &'static str = wait.for_what.words();
         why: String = wait.why.clone();
         from: Time = Time(wait.from);
         /// Null while it still waits.
@@ -74,12 +76,19 @@ shape! {
 /// Describes an exit: `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`,
 /// `at a usage limit (exited with 1)`, `exited with 1, refused: no_provider_key: …`.
 pub fn exit_words(exit: &attempt::Exit) -> String {
-    let end = seen(exit);
+    end_words(exit, None)
+}
+
+/// Describes an exit, as [`exit_words`] does, with what the attempt was lost with.
+pub fn end_words(exit: &attempt::Exit, loss: Option<Loss>) -> String {
+    let end = seen(exit, loss.unwrap_or(Loss::Supervisor));
     if exit.for_room {
         return format!("waiting for room above it ({end})");
     }
-    if let Some(outage) = &exit.outage {
-        return format!("{outage}; {end}");
+    match &exit.outage {
+        Some(outage) if exit.lost => return format!("{end}, {outage}"),
+        Some(outage) => return format!("{outage}; {end}"),
+        None => {}
     }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
@@ -92,14 +101,14 @@ pub fn exit_words(exit: &attempt::Exit) -> String {
     }
 }
 
-fn seen(exit: &attempt::Exit) -> String {
+fn seen(exit: &attempt::Exit, loss: Loss) -> String {
     let signal = exit.signal.map(signal_name);
     match (exit.oom, exit.lost, signal, exit.code) {
         (true, _, _, _) => "killed for its memory (OOM)".into(),
         (_, _, Some(signal), _) => format!("killed by {signal}"),
         (_, _, None, Some(0)) => "finished".into(),
         (_, _, None, Some(code)) => format!("exited with {code}"),
-        (_, true, None, None) => "lost with its supervisor".into(),
+        (_, true, None, None) => loss.name().into(),
         (_, false, None, None) if exit.relieved => "followed by the next attempt".into(),
         (_, false, None, None) => "ended".into(),
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    Approval, Run, Time,
+    Approval, Run, Time, Wait,
     money::{Billed, Listed, Rebought},
 };
 
@@ -72,6 +72,10 @@ pub struct DigestRun {
     /// Commands to type.
     pub commands: Vec<String>,
     pub link: Option<String>,
+    /// How each attempt ended that died in this time, oldest first.
+    pub how_it_died: Vec<String>,
+    /// Spans in which it waited for a usage limit or a budget.
+    pub waits: Vec<Wait>,
     /// What it cost in this time.
     pub in_this_time: DigestCost,
     /// Last text of its model.

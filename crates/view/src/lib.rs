@@ -40,7 +40,7 @@ mod run;
 mod spend;
 mod time;
 
-pub use attempt::{Attempt, Exit, Wait, exit_words};
+pub use attempt::{Attempt, Exit, Wait, end_words, exit_words};
 pub use budget::{BudgetLine, NamedBudget, lines};
 pub use digest::{Digest, DigestCost, DigestOutage, DigestRun, Standing};
 pub use entry::{Approval, Entry, Item};

@@ -34,7 +34,7 @@ shape! {
         wake_at: Option<Time> = run.wake_at.map(Time);
         halt_code: Option<String> = run.halt.as_ref().map(|halt| halt.code.clone());
         /// Why it is halted, waits or failed.
-        why: Option<String> = run.halt.as_ref().map(Refusal::message).or_else(|| run.error.clone());
+        why: Option<String> = run.why();
         stop_requested: bool = run.stop_requested;
         attempt_count: i64 = run.next_attempt.0 - 1;
         restarts: i64 = e.spent[Unit::Restarts];
@@ -122,11 +122,11 @@ shape! {
 }
 
 shape! {
-    /// Run with its budget and settings. `parent` is the id of the run above it.
-    pub RunDetail(view: &RunView, parent: Option<RunId>, now: Micros; let (run, spec) = (&view.run, &view.spec)) {
+    /// Run with its budget and settings. `parent` is the id of the run above it, `word` what commands call the run.
+    pub RunDetail(view: &RunView, parent: Option<RunId>, word: &str, now: Micros; let (run, spec) = (&view.run, &view.spec)) {
         #[serde(flatten)] run: Run = Run::new(view, now);
         parent: Option<RunId> = parent;
-        halt: Option<Halt> = run.halt.as_ref().map(|halt| Halt::new(halt, &run.id));
+        halt: Option<Halt> = run.halt.as_ref().map(|halt| Halt::new(halt, word));
         error: Option<String> = run.error.clone();
         budget: Vec<BudgetLine> = lines(view, now);
         command: Option<Command> = spec.command.as_ref().map(Command::new);
@@ -140,10 +140,10 @@ shape! {
 
 shape! {
     /// Rule that halts a run or lets it wait, with the amounts that decided it.
-    pub Halt(refusal: &Refusal, run: &RunId) {
+    pub Halt(refusal: &Refusal, word: &str) {
         code: String = refusal.code.clone();
         message: String = refusal.message();
-        hint: String = refusal.hint(run.as_str());
+        hint: String = refusal.hint(word);
         unit: Option<&'static str> = refusal.unit.map(Unit::name);
         needs: i64 = refusal.needs;
         free: i64 = refusal.free;

@@ -99,7 +99,7 @@ impl Found {
                 "from": was.name(),
                 "to": run.status.name(),
                 "code": run.halt.as_ref().map(|halt| &halt.code),
-                "message": run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone()),
+                "message": run.why(),
                 "wake_at": run.wake_at.map(|at| at.0),
             });
             if let Some(evidence) = run.halt.as_ref().and_then(|halt| halt.waited.as_ref()) {

@@ -4,11 +4,13 @@ use std::iter;
 
 pub mod approvals;
 pub mod budgets;
+pub mod called;
 pub mod entries;
 pub mod forked;
 pub mod forks;
 pub mod happened;
 pub mod items;
+pub mod lives;
 pub mod places;
 pub mod plans;
 pub mod policies;

@@ -23,12 +23,26 @@ named! {
     }
 }
 
+impl For {
+    /// Returns what is waited for, as words that follow `waits for`.
+    pub fn words(self) -> &'static str {
+        match self {
+            For::Provider => "its provider",
+            For::Limit => "a usage limit",
+            For::Budget => "room in a budget",
+            For::Person => "a person",
+        }
+    }
+}
+
 /// Span of time in which a run waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub for_what: For,
     /// Reason in words; empty if none is recorded.
     pub why: String,
+    /// Provider whose outage it waited for.
+    pub upstream: Option<String>,
     pub from: Micros,
     /// End of the span; `None` while the run still waits.
     pub to: Option<Micros>,
@@ -59,12 +73,13 @@ fn add(waits: &mut Vec<Wait>, event: &Event) {
                 (Some("waiting"), None) => For::Person,
                 _ => return,
             };
-            waits.push(Wait { for_what, why: message, from: event.at, to: None });
+            waits.push(Wait { for_what, why: message, upstream: None, from: event.at, to: None });
         }
         // Comes with the change of status, or while the run waits for something else.
         Kind::OutageBegan => {
             if let Some(wait) = current {
                 (wait.for_what, wait.why) = (For::Provider, message);
+                wait.upstream = about("upstream").map(str::to_owned);
             }
         }
         _ => {}
@@ -98,6 +113,7 @@ mod tests {
         let wait = |for_what, why: &str, from, to: Option<i64>| Wait {
             for_what,
             why: why.into(),
+            upstream: (for_what == For::Provider).then(|| "a".to_owned()),
             from: Micros(from),
             to: to.map(Micros),
         };

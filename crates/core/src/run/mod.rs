@@ -405,6 +405,11 @@ impl Run {
         }
     }
 
+    /// Returns why the run is halted, waits or failed.
+    pub fn why(&self) -> Option<String> {
+        self.halt.as_ref().map(|halt| halt.message()).or_else(|| self.error.clone())
+    }
+
     /// Returns the outage of the provider that the run waits for, or waited for when its process died, and the time since
     /// which it waits; `None` if it does not.
     pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {

@@ -61,7 +61,7 @@ fn lost(result: &str) -> String {
 }
 
 /// Returns a tool call's outcome in words.
-pub fn outcome(outcome: &Outcome) -> String {
+fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
         Outcome::Finished { code: None } => "finished".into(),

@@ -5,11 +5,11 @@ use outlast_core::{
     store::{self, Store},
     words::{RunNo, Seq},
 };
+use outlast_server::api::read::gist;
 use outlast_view::Time;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{note, truth::Outcome};
 use crate::render::time;
 
 /// Tool call of an agent, as `outlast show` prints it: a line, or with `--json` its value.
@@ -28,15 +28,13 @@ pub fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, st
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
     };
     let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
-    let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
+    let resolve = match entry.state {
+        State::Unknown => format!(" (`outlast resolve RUN {}`)", entry.seq),
+        _ => String::new(),
+    };
+    let gist = gist::gist(store, entry)?.unwrap_or_default();
     Ok(ToolLine {
-        line: format!(
-            "{}  {} `{}`: {}",
-            time::moment(entry.opened_at),
-            text("tool"),
-            text("input"),
-            words(entry, &value)
-        ),
+        line: format!("{}  {gist}{resolve}", time::moment(entry.opened_at)),
         value: json!({
             "seq": entry.seq,
             "id": entry.tool.as_ref().map_or(&entry.key, |tool| &tool.id),
@@ -50,20 +48,6 @@ pub fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, st
             "code": value["code"],
         }),
     })
-}
-
-/// Returns the outcome in words: of a call that went through Outlast by its state, else as the hooks saw it.
-fn words(entry: &Entry, value: &Value) -> String {
-    let seen: Option<Outcome> = serde_json::from_value(value.clone()).ok();
-    match (entry.state, &entry.tool) {
-        (State::Open, Some(tool)) if !tool.is_sent() => "not sent yet".into(),
-        (State::Open, _) => "open".into(),
-        (State::Done, Some(_)) => "done".into(),
-        (State::Failed, Some(_)) => "failed".into(),
-        (State::Void, _) => "not made".into(),
-        (State::Unknown, _) => format!("in doubt (`outlast resolve RUN {}`)", entry.seq),
-        (_, None) => seen.as_ref().map_or_else(|| "open".into(), note::outcome),
-    }
 }
 
 impl ToolLine {

@@ -52,7 +52,7 @@ impl Evidence {
         let began = time::moment(attempt.started_at);
         let mut out = format!("  @{} began {began}", attempt.no.0);
         if let Some(ended) = attempt.ended_at {
-            let up = time::span(ended.ms_since(attempt.started_at) / 1000 * 1000);
+            let up = time::about(ended.ms_since(attempt.started_at));
             out.push_str(&format!(", {how} after {up}"));
         }
         if calls > 0 {

@@ -2,10 +2,15 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use outlast_core::journal::{ItemRow, job::Standing};
-use outlast_view::{Job, exit_words};
+use outlast_core::{
+    journal::{ItemRow, job::Standing},
+    reads::lives::{Drivers, Loss},
+};
+use outlast_process::identity;
+use outlast_view::{Job, end_words};
 
 use super::{export::exception, jobs, prelude::*};
+use crate::render::story::lives;
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
 ///
@@ -112,6 +117,7 @@ struct JobReport {
     view: RunView,
     job: Job,
     attempts: Vec<Attempt>,
+    drivers: Drivers,
     /// Sorted input indexes that have a result.
     done: Vec<i64>,
     /// For each attempt: the number of results, and the highest input index among them.
@@ -155,8 +161,10 @@ fn cut(text: &str) -> String {
 impl JobReport {
     fn gather(store: &dyn Store, job: Job, view: RunView) -> Result<JobReport, CliError> {
         let no = view.run.no;
+        let attempts = store.attempts(no)?;
         let mut told = JobReport {
-            attempts: store.attempts(no)?,
+            drivers: Drivers::read(store, &attempts, identity::of_self().ok())?,
+            attempts,
             done: Vec::new(),
             by_attempt: BTreeMap::new(),
             failures: Vec::new(),
@@ -225,8 +233,8 @@ impl JobReport {
         let e = &self.view.envelope;
         page.line(&format!("  {} usd for {}", usd(e.spent.cost()), some(e.spent[Unit::Calls], "call")))?;
         let (active, wall) = self.times();
-        let attempts = some(self.attempts.len() as i64, "attempt");
-        page.line(&format!("  {} in {attempts}, {} since it began", time::span(active), time::span(wall)))?;
+        let lives = lives(&self.attempts);
+        page.line(&format!("  {} in {lives}, {} since it began", time::span(active), time::span(wall)))?;
         if let Some((no, at)) = self.farthest() {
             page.line(&format!("  attempt {no} got farthest: to input {at}"))?;
         }
@@ -280,6 +288,10 @@ impl JobReport {
         Ok(())
     }
 
+    fn loss(&self, a: &Attempt) -> Option<Loss> {
+        self.drivers.loss(&self.view, &self.attempts, a)
+    }
+
     fn attempts_table(&self) -> Table {
         let mut table = Table::new([">attempt", "began", ">took", ">results", ">farthest", "end"]);
         for a in &self.attempts {
@@ -290,7 +302,10 @@ impl JobReport {
                 time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
                 results.to_string().into(),
                 if results > 0 { farthest.to_string() } else { String::new() }.into(),
-                a.exit.as_ref().map_or_else(|| "runs".to_owned(), exit_words).into(),
+                a.exit
+                    .as_ref()
+                    .map_or_else(|| "runs".to_owned(), |exit| end_words(exit, self.loss(a)))
+                    .into(),
             ]);
         }
         table
@@ -323,7 +338,7 @@ shape! {
 shape! {
     /// Attempt with the number of its results and the highest input index among them.
     ShownAttempt(report: &JobReport, a: &Attempt; let reached = report.by_attempt.get(&a.no.0)) {
-        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a);
+        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a, report.loss(a));
         results: i64 = reached.map_or(0, |r| r.0);
         farthest: Option<i64> = reached.map(|r| r.1);
     }

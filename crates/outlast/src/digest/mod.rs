@@ -9,20 +9,23 @@ use std::{
 };
 
 use outlast_core::{
-    events::{Event, Kind},
-    journal::{self, approval::MOST_PENDING},
+    events::Kind,
+    journal::approval::{self, MOST_PENDING},
     reads::{
         approvals::{self, View},
-        entries, happened,
+        called::called_now,
+        happened,
+        lives::Drivers,
         spend::Sum,
+        waits::{self, For},
     },
-    run::Status,
+    run::{Identity, Status},
     store::{self, ApprovalFilter, RunView, Store},
-    words::{Micros, RunId, RunNo},
+    words::{AttemptNo, Micros, RunId, RunNo},
 };
-use outlast_server::api::read::{exchange, gist};
+use outlast_server::api::read::gist;
 use outlast_view::{
-    Approval, Digest, DigestCost, DigestOutage, DigestRun, Run, Standing, Time,
+    Approval, Digest, DigestCost, DigestOutage, DigestRun, Run, Standing, Time, Wait, end_words,
     money::{Billed, Listed, Rebought},
 };
 
@@ -36,11 +39,8 @@ use crate::{
         error::CliError,
         run_directory::RunDirectory,
     },
-    render::{next::next, short::called},
+    render::next::next,
 };
-
-/// Most calls of a run, the newest ones, among which its last words are looked for.
-const CALLS: usize = 50;
 
 /// Number of last lines that are told of what a run printed.
 const LINES: usize = 3;
@@ -51,6 +51,8 @@ type Logs = Box<dyn Fn(&RunId) -> Option<PathBuf> + Send + Sync>;
 /// Machine that makes a digest: what is there besides the store.
 pub struct Ground {
     pub host: String,
+    /// Process that tells it, by which a reboot of its machine is seen.
+    pub here: Option<Identity>,
     /// Address of the page, with a slash at its end.
     pub page: Option<String>,
     pub logs: Logs,
@@ -58,12 +60,13 @@ pub struct Ground {
 
 impl Ground {
     pub fn of(context: &Context, page: Option<String>) -> Ground {
-        let host = outlast_process::identity::of_self().map(|own| own.host).unwrap_or_default();
+        let here = outlast_process::identity::of_self().ok();
+        let host = here.as_ref().map(|own| own.host.clone()).unwrap_or_default();
         // What tells machines of one name apart is no word for people.
         let host = host.split('/').next().unwrap_or_default().to_owned();
         let (place, around) = (context.place.clone(), context.around.clone());
         let logs = move |id: &RunId| Some(RunDirectory::of(&place, id, &around).ok()?.logs());
-        Ground { host, page, logs: Box::new(logs) }
+        Ground { host, here, page, logs: Box::new(logs) }
     }
 
     /// Returns the address at which the page shows a run, or all runs; `None` if no setting says where the page is.
@@ -76,9 +79,17 @@ impl Ground {
 /// What the events and calls of a span of time tell of one run.
 #[derive(Default)]
 struct Facts {
-    deaths: i64,
+    /// Attempts that died.
+    died: BTreeSet<AttemptNo>,
+    waits: Vec<waits::Wait>,
     sum: Sum,
     asks: bool,
+}
+
+impl Facts {
+    fn deaths(&self) -> i64 {
+        i64::try_from(self.died.len()).unwrap_or(i64::MAX)
+    }
 }
 
 /// Gathers what happened from `since` to `until`. A run that did nothing in this time is left out, unless it asks a person
@@ -92,13 +103,13 @@ pub fn gather(
     until: Micros,
 ) -> Result<Digest, store::Error> {
     let mut facts: BTreeMap<RunNo, Facts> = BTreeMap::new();
-    let mut outages = Outages::default();
     for event in happened::each(store, None, happened::before(store, since)?) {
         let event = event?;
         let Some(run) = event.run.filter(|_| event.at < until) else { continue };
-        let died = event.kind == Kind::AttemptEnded && event.about["died"] == true;
-        facts.entry(run).or_default().deaths += i64::from(died);
-        outages.add(run, &event);
+        let of_run = facts.entry(run).or_default();
+        if event.kind == Kind::AttemptEnded && event.about["died"] == true {
+            of_run.died.extend(event.about["attempt"].as_i64().map(AttemptNo));
+        }
     }
     let mut sums: BTreeMap<RunNo, Vec<store::LedgerLine>> = BTreeMap::new();
     for line in store.ledger(since, until)? {
@@ -106,12 +117,12 @@ pub fn gather(
         sums.entry(line.run).or_default().push(line);
     }
     let pending = ApprovalFilter { run: None, open: true, limit: MOST_PENDING };
-    let asked: Vec<View> = approvals::list(store, &pending, Some(journal::approval::Status::Pending))?;
+    let asked: Vec<View> = approvals::list(store, &pending, Some(approval::Status::Pending))?;
     for view in &asked {
         facts.entry(view.id.run).or_default().asks = true;
     }
     let (mut runs, mut total) = (Vec::new(), Sum::default());
-    let (mut deaths, mut rebought) = (0, 0);
+    let (mut deaths, mut rebought, mut waited) = (0, 0, Vec::new());
     for (no, mut of_run) in facts {
         // A run that was removed since is told by what is left of it: nothing.
         let Some(view) = store.run(no)? else { continue };
@@ -119,7 +130,10 @@ pub fn gather(
             of_run.sum.add(line, view.spec.login.is_some());
             total.add(line, view.spec.login.is_some());
         }
-        deaths += of_run.deaths;
+        deaths += of_run.deaths();
+        of_run.waits = waits::list(store, no)?;
+        of_run.waits.retain(|wait| wait.from < until && wait.to.is_none_or(|to| to >= since));
+        waited.extend(of_run.waits.iter().map(|wait| (no, wait.clone())));
         let bought_again = bought_again(store, &view, since, until)?;
         rebought += bought_again;
         let standing = standing(&view, of_run.asks);
@@ -136,7 +150,7 @@ pub fn gather(
         link: ground.link_to(None),
         calls: total.calls,
         cost: cost(&total, deaths, rebought),
-        outages: outages.told,
+        outages: outages(waited),
         approvals: asked.iter().map(Approval::new).collect(),
         runs,
     })
@@ -155,16 +169,28 @@ fn run(
         let began = row.began_at.unwrap_or(row.created_at);
         checkout::commits(directory, began.max(since), row.ended_at.unwrap_or(until).min(until))
     });
-    let last = store.attempts(row.no)?.last().map(|attempt| attempt.no);
+    let attempts = store.attempts(row.no)?;
+    let drivers = Drivers::read(store, &attempts, ground.here.clone())?;
+    let died = attempts.iter().filter(|attempt| facts.died.contains(&attempt.no));
+    let ends = died.filter_map(|a| Some(end_words(a.exit.as_ref()?, drivers.loss(view, &attempts, a))));
+    // Outages are told for all runs, and what waits for a person is told with its question.
+    let waits = facts.waits.iter().filter(|wait| matches!(wait.for_what, For::Limit | For::Budget));
+    let last = attempts.last().map(|attempt| attempt.no);
     let printed =
         last.zip((ground.logs)(&row.id)).and_then(|(no, logs)| read::last_lines(&logs, no, LINES).ok());
     Ok(DigestRun {
         run: Run::new(view, until),
         standing,
-        commands: if standing < Standing::GoesOn { next(view, &called(view)).commands } else { Vec::new() },
+        commands: if standing < Standing::GoesOn {
+            next(view, &called_now(store, view)?).commands
+        } else {
+            Vec::new()
+        },
         link: ground.link_to(Some(&row.id)),
-        in_this_time: cost(&facts.sum, facts.deaths, bought_again),
-        last_words: if row.job.is_some() { None } else { last_words(store, view)? },
+        in_this_time: cost(&facts.sum, facts.deaths(), bought_again),
+        how_it_died: ends.collect(),
+        waits: waits.map(Wait::new).collect(),
+        last_words: gist::last_words(store, view)?,
         last_output: printed.unwrap_or_default(),
         branch: directory.and_then(|directory| checkout::branch(&directory)).map(|branch| branch.name),
         commits,
@@ -209,50 +235,26 @@ fn bought_again(
     Ok(Tax::of(&all).cost_nano_usd)
 }
 
-/// Returns the last text that the run's model said, among its newest calls; `None` if it said none, or it is not kept.
-fn last_words(store: &dyn Store, view: &RunView) -> Result<Option<String>, store::Error> {
-    let newest = entries::each_back(store, view.run.no, view.run.next_seq);
-    let is_answer = |e: &journal::Entry| e.kind == journal::Kind::Call && e.state == journal::State::Done;
-    for entry in newest.filter(|e| e.as_ref().map_or(true, is_answer)).take(CALLS) {
-        if let Some(words) = gist::words(&exchange::answered(store, &entry?)?) {
-            return Ok(Some(words));
+/// Merges what runs waited for in outages of providers: each outage lasts from the first run that waited to the last.
+fn outages(mut waits: Vec<(RunNo, waits::Wait)>) -> Vec<DigestOutage> {
+    waits.sort_by_key(|(_, wait)| wait.from);
+    let mut told: Vec<(DigestOutage, BTreeSet<RunNo>)> = Vec::new();
+    for (run, waits::Wait { why, upstream, from, to, .. }) in waits {
+        let Some(upstream) = upstream else { continue };
+        let goes_on =
+            |outage: &DigestOutage| outage.upstream == upstream && outage.to.is_none_or(|to| to.0 >= from);
+        match told.iter_mut().find(|(outage, _)| goes_on(outage)) {
+            Some((outage, runs)) => {
+                runs.insert(run);
+                (outage.to, outage.runs) = (outage.to.zip(to).map(|(a, b)| a.max(Time(b))), runs.len());
+            }
+            None => {
+                let outage = DigestOutage { upstream, why, from: Time(from), to: to.map(Time), runs: 1 };
+                told.push((outage, BTreeSet::from([run])));
+            }
         }
     }
-    Ok(None)
-}
-
-/// Outages of providers, each from the first run that waited to the last.
-#[derive(Default)]
-struct Outages {
-    told: Vec<DigestOutage>,
-    waiting: BTreeMap<String, BTreeSet<RunNo>>,
-}
-
-impl Outages {
-    fn add(&mut self, run: RunNo, event: &Event) {
-        let Some(upstream) = event.about["upstream"].as_str() else { return };
-        let current =
-            self.told.iter_mut().rev().find(|outage| outage.upstream == upstream && outage.to.is_none());
-        let waiting = self.waiting.entry(upstream.to_owned()).or_default();
-        match (event.kind, current) {
-            (Kind::OutageBegan, Some(current)) => current.runs += usize::from(waiting.insert(run)),
-            (Kind::OutageBegan, None) => {
-                waiting.insert(run);
-                self.told.push(DigestOutage {
-                    upstream: upstream.to_owned(),
-                    why: event.about["message"].as_str().unwrap_or_default().to_owned(),
-                    from: Time(event.at),
-                    to: None,
-                    runs: 1,
-                });
-            }
-            (Kind::OutageEnded, Some(current)) => {
-                waiting.remove(&run);
-                current.to = waiting.is_empty().then_some(Time(event.at));
-            }
-            _ => {}
-        }
-    }
+    told.into_iter().map(|(outage, _)| outage).collect()
 }
 
 #[cfg(test)]

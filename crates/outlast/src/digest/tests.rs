@@ -65,6 +65,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     let (at, until) = (logs.path().to_owned(), clock.now());
     let ground = Ground {
         host: "box".into(),
+        here: None,
         page: Some("https://box/".into()),
         logs: Box::new(move |_| Some(at.clone())),
     };
@@ -85,7 +86,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     );
     let stands = lines.iter().position(|line| line.starts_with("■ lint: interrupted")).expect("it stands");
     assert!(lines[stands + 1].starts_with("  → outlast resume "), "{told}");
-    assert!(told.contains("✓ nightly: completed, 30 min, 1 death"), "{told}");
+    assert!(told.contains("✓ nightly: completed, 30 min, 1 death: killed by SIGKILL"), "{told}");
     assert!(!told.contains("yesterday"), "{told}");
     let nightly = digest.runs.iter().find(|run| run.run.name.as_deref() == Some("nightly")).unwrap();
     assert_eq!(nightly.link.as_deref(), Some(format!("https://box/#/run/{}", nightly.run.run).as_str()));

@@ -6,11 +6,14 @@ use outlast_view::{Digest, DigestRun, Standing, money};
 use crate::render::{
     amount::some,
     look::{clean, clean_line},
+    story::{asks, items, last_words, newest, waited},
     time,
 };
 
-/// Most runs, commands of a run and commits of a run that are told, and most characters of a text.
+/// Most runs, commands, commits and ends of attempts of a run that are told, the newest ones, and most characters of
+/// a text.
 const RUNS: usize = 15;
+const ENDS: usize = 3;
 const COMMANDS: usize = 2;
 const COMMITS: usize = 3;
 const LONGEST: usize = 3_500;
@@ -101,26 +104,27 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
             format!(", {} usd and {} usd at list price", money::usd(billed), money::usd(listed))
         }
     };
-    let deaths = if told.in_this_time.deaths > 0 {
-        format!(", {}", some(told.in_this_time.deaths, "death"))
-    } else {
-        String::new()
+    let mut ends: Vec<&str> = told.how_it_died.iter().map(String::as_str).collect();
+    ends.dedup();
+    let ends = ends[ends.len().saturating_sub(ENDS)..].join(", ");
+    let deaths = match told.in_this_time.deaths {
+        0 => String::new(),
+        died => format!(", {}: {}", some(died, "death"), clean_line(&ends, LINE)),
     };
     let mut out = vec![format!("{sign} {name}: {}{took}{money}{deaths}", run.status)];
     out.extend(run.why.iter().map(|why| format!("  {}", clean_line(why, LINE))));
+    out.extend(
+        newest(&told.waits)
+            .iter()
+            .map(|wait| format!("  {}", clean_line(&waited(wait, digest.until.0), LINE))),
+    );
     if let Some(job) = &run.job {
-        out.push(format!(
-            "  {} of {} done, {} failed, {} dead",
-            job.done,
-            some(job.items, "item"),
-            job.failed,
-            job.dead
-        ));
+        out.push(format!("  {}", items(job)));
     }
     let asked = digest.approvals.iter().filter(|approval| approval.run == run.run);
     out.extend(asked.map(|approval| {
-        let what = clean_line(&format!("{} {}", approval.tool, approval.arguments), 100);
-        format!("  asks: {what}\n  → outlast approve {}", approval.id)
+        let what = clean_line(&asks(&approval.tool, &approval.arguments.to_string()), LINE);
+        format!("  {what}\n  → outlast approve {}", approval.id)
     }));
     if !told.commits.is_empty() {
         let count = |n: usize, one| some(i64::try_from(n).unwrap_or(i64::MAX), one);
@@ -133,7 +137,7 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
         );
     }
     match &told.last_words {
-        Some(words) => out.push(format!("  “{}”", clean(words))),
+        Some(words) => out.push(format!("  {}", last_words(&clean(words)))),
         None => out.extend(told.last_output.iter().map(|line| format!("  | {}", clean_line(line, LINE)))),
     }
     out.extend(told.commands.iter().take(COMMANDS).map(|command| format!("  → {command}")));

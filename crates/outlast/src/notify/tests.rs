@@ -26,7 +26,7 @@ fn network() -> Network {
 }
 
 fn ground() -> Ground {
-    Ground { host: "box".into(), page: Some("https://box/".into()), logs: Box::new(|_| None) }
+    Ground { host: "box".into(), here: None, page: Some("https://box/".into()), logs: Box::new(|_| None) }
 }
 
 /// Webhook of a test: it answers as `answers` says, and keeps what it took.

@@ -80,22 +80,6 @@ struct Rank {
     lives: bool,
 }
 
-/// Returns the word by which commands find this run now: its name, unless a newer run has it too, else its short id.
-pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
-    let word = short::called(view);
-    let is_named = |other: &RunView| other.spec.name.as_ref() == Some(&word);
-    if !is_named(view) {
-        return Ok(word);
-    }
-    for other in runs::each(store, RunFilter::default()) {
-        let other = other?;
-        if is_named(&other) {
-            return Ok(if other.run.no == view.run.no { word } else { short::short(view) });
-        }
-    }
-    Ok(word)
-}
-
 /// Returns the run of this number. Errors: `NoSuchRun`.
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })

@@ -8,8 +8,10 @@ pub mod list;
 pub mod look;
 pub mod next;
 pub mod quote;
-pub mod short;
+pub mod story;
 pub mod table;
 pub mod talk;
 pub mod text;
 pub mod time;
+
+pub use outlast_core::reads::called as short;

@@ -193,9 +193,12 @@ pub fn span(ms: i64) -> String {
     }
 }
 
-/// Formats a duration in milliseconds by its two largest units: `1 d 2 h`.
+/// Formats a duration in milliseconds by its two largest units: `1 d 2 h`; tenths of a second below ten seconds.
 pub fn about(ms: i64) -> String {
     let ms = ms.max(0);
+    if ms < 10_000 {
+        return span(ms);
+    }
     let unit = [86_400_000, 3_600_000, 60_000, 1000].into_iter().find(|unit| ms >= *unit).unwrap_or(1);
     let next = if unit == 86_400_000 { 3_600_000 } else { (unit / 60).max(if unit == 1 { 1 } else { 1000 }) };
     duration::words(ms / next * next)
@@ -221,7 +224,7 @@ mod tests {
         for (ms, wanted) in [
             (0, "0 s"),
             (340, "340 ms"),
-            (7_345, "7 s"),
+            (7_345, "7.3 s"),
             (72_340, "1 min 12 s"),
             (3_672_340, "1 h 1 min"),
             (93_679_000, "1 d 2 h"),

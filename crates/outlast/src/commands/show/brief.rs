@@ -7,6 +7,7 @@ use super::{
 use crate::render::{
     next::is_unmetered,
     short::short,
+    story::{asks, items, last_words, lives, newest, waited},
     text::{exact_line, wrapped},
 };
 
@@ -29,8 +30,9 @@ impl Story {
         let (head, cost, next) = (self.head(look), self.cost(), self.what_next());
         let room = HEIGHT.saturating_sub(head.len() + cost.len() + next.len() + 3);
         let mut out = head;
+        let happened = format!("what happened: {}", lives(&self.attempts));
         for (title, lines) in
-            [("what happened", self.happened(look, room)), ("what it cost", cost), ("what is next", next)]
+            [(happened.as_str(), self.happened(look, room)), ("what it cost", cost), ("what is next", next)]
         {
             if !lines.is_empty() {
                 out.push(look.paint(Paint::Strong, title));
@@ -51,11 +53,7 @@ impl Story {
                 format!("{}  {status}  {id}", look.paint(Paint::Strong, &name))
             }
         }];
-        let why = run
-            .halt
-            .as_ref()
-            .map(|halt| format!("{}{}", halt.message(), self.waits_since()))
-            .or_else(|| run.error.clone());
+        let why = run.why().map(|why| why + &self.waits_since());
         out.extend(
             why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(2).map(|line| format!("  {line}")),
         );
@@ -84,20 +82,28 @@ impl Story {
             .map(|looping| format!("  {}", clean_line(&looping, WIDTH - 2)))
             .into_iter()
             .collect();
+        out.extend(outlast_view::job(&self.view).map(|job| format!("  {}", items(&job))));
         let mut asked: Vec<String> = self
             .approvals
             .iter()
             .take(APPROVALS)
             .map(|view| {
-                let what = format!("{} {}", view.detail.tool, String::from_utf8_lossy(&view.arguments));
-                clean_line(&format!("  asks a person: {what}"), WIDTH)
+                let what = asks(&view.detail.tool, &String::from_utf8_lossy(&view.arguments));
+                clean_line(&format!("  {what}"), WIDTH)
             })
             .collect();
         asked.extend(self.doubted_tools());
         let left = room.saturating_sub(out.len() + asked.len());
         out.extend(self.newest_attempts(look, left));
         let left = room.saturating_sub(out.len() + asked.len());
+        let waits = newest(&self.waits).iter().rev().take(left).rev();
+        out.extend(waits.map(|wait| clean_line(&format!("  {}", waited(wait, self.now)), WIDTH)));
+        let left = room.saturating_sub(out.len() + asked.len());
         out.extend(self.last_death(left));
+        if out.len() + asked.len() < room {
+            let words = self.last_words.iter().map(|words| format!("  {}", last_words(words)));
+            out.extend(words.map(|line| clean_line(&line, WIDTH)));
+        }
         if out.len() + asked.len() < room {
             out.extend(self.files.iter().map(|line| clean_line(&format!("  {line}"), WIDTH)));
         }
@@ -148,9 +154,7 @@ impl Story {
         let mut out: Vec<String> = table.render(look, 2).lines().map(str::to_owned).collect();
         let earlier: Vec<_> = earlier.iter().flat_map(|life| life.0).collect();
         if !earlier.is_empty() {
-            let died = earlier.iter().filter(|a| a.died()).count();
-            let died = if died > 0 { format!(", {died} of them died") } else { String::new() };
-            out.push(format!("  {} before these{died}", some(earlier.len() as i64, "attempt")));
+            out.push(format!("  {} before these", some(earlier.len() as i64, "attempt")));
         }
         out
     }
@@ -202,16 +206,9 @@ impl Story {
         let e = &self.view.envelope;
         let of =
             e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {} usd", usd(limit)));
-        let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
-        let paid = match calls {
+        let paid = match e.spent[Unit::Calls] {
             0 => self.no_call(&of),
-            _ if self.view.spec.login.is_some() => self.list_price(),
-            _ => format!(
-                "{} usd{of} for {}, {}",
-                usd(e.spent.cost()),
-                some(calls, "call"),
-                some(tokens, "token")
-            ),
+            _ => self.price(&of),
         };
         let mut out = wrapped(&paid, WIDTH - 2);
         out.extend(budget::left(&self.view, self.now));

@@ -6,7 +6,13 @@ use super::{
     super::{budget, prelude::*},
     ENTRIES, Life, Story, as_typed,
 };
-use crate::{agent::servers::ServerNames, render::approval as shown_approval};
+use crate::{
+    agent::servers::ServerNames,
+    render::{
+        approval as shown_approval,
+        story::{lives, waited},
+    },
+};
 
 /// Number of newest attempts that are shown to people; JSON has all.
 const ATTEMPTS: usize = 12;
@@ -24,7 +30,8 @@ impl Story {
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
             titled(look, "waits for a decision", &self.approvals_text(look)),
-            titled(look, "attempts", &self.attempts_text(look)),
+            titled(look, &lives(&self.attempts), &self.attempts_text(look)),
+            titled(look, "waits", &lines(&self.waits())),
             titled(look, "deaths", &self.deaths()),
             titled(look, "money", &lines(&self.money())),
             titled(look, "tools", &lines(&self.tools())),
@@ -43,11 +50,8 @@ impl Story {
             out.push_str(&format!("  {}", clean(name).replace('\n', " ")));
         }
         out.push_str(&format!("  {}\n", look.paint(look::of_status(run.status), run.status.name())));
-        if let Some(halt) = &run.halt {
-            out.push_str(&format!("  {}{}\n", halt.message(), self.waits_since()));
-        }
-        if let Some(error) = &run.error {
-            out.push_str(&format!("  {}\n", clean(error).replace('\n', "\n  ")));
+        if let Some(why) = run.why() {
+            out.push_str(&format!("  {}{}\n", clean(&why).replace('\n', "\n  "), self.waits_since()));
         }
         let mut facts: Vec<(&str, String)> = vec![("created", self.moment(run.created_at))];
         if let Some(ended) = run.ended_at {
@@ -110,7 +114,7 @@ impl Story {
                 },
                 time::cell(life.first().started_at, &offset).into(),
                 a.ended_at.map(|at| time::cell(at, &offset)).unwrap_or_default().into(),
-                time::span(life.up_ms(self.now) / 1000 * 1000).into(),
+                time::about(life.up_ms(self.now)).into(),
                 life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(self.how(a), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
@@ -142,6 +146,12 @@ impl Story {
     fn approvals_text(&self, look: Look) -> String {
         let told = self.approvals.iter().map(|v| shown_approval::text(v, self.now, look));
         told.flat_map(|text| text.lines().map(|line| format!("  {line}\n")).collect::<Vec<_>>()).collect()
+    }
+
+    /// Tells the newest waits.
+    fn waits(&self) -> Vec<String> {
+        let newest = self.waits[self.waits.len().saturating_sub(ATTEMPTS)..].iter();
+        newest.map(|wait| clean(&waited(wait, self.now)).replace('\n', " ")).collect()
     }
 
     fn tools(&self) -> Vec<String> {

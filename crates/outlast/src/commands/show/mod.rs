@@ -7,17 +7,18 @@ mod journal;
 mod money;
 mod object;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
 use outlast_core::{
     journal::approval,
-    reads,
-    run::{Identity, Instance, Run},
+    reads::{self, called::called_now, lives::Drivers},
+    run::Run,
     store::ApprovalFilter as Filter,
-    words::{InstanceNo, Outage},
+    words::Outage,
 };
 use outlast_process::identity;
-use outlast_view::exit_words;
+use outlast_server::api::read::gist;
+use outlast_view::{Wait, end_words};
 
 use self::journal::Journal;
 use super::{evidence::Evidence, plan::Shown, prelude::*};
@@ -81,8 +82,11 @@ struct Story {
     called: String,
     parent: Option<RunId>,
     attempts: Vec<Attempt>,
-    /// Processes that drove the attempts, those that are over too.
-    drivers: BTreeMap<InstanceNo, Instance>,
+    drivers: Drivers,
+    /// Spans of time in which it waited, oldest first.
+    waits: Vec<Wait>,
+    /// Last text of its model.
+    last_words: Option<String>,
     journal: Journal,
     /// Evidence for each attempt, in the order of `attempts`.
     evidence: Vec<Evidence>,
@@ -140,14 +144,7 @@ impl Story {
     ) -> Result<Story, CliError> {
         let no = view.run.no;
         let mut attempts = store.attempts(no)?;
-        let mut drivers = BTreeMap::new();
-        for no in attempts.iter().filter_map(|a| a.instance) {
-            if !drivers.contains_key(&no)
-                && let Some(instance) = store.instance(no)?
-            {
-                drivers.insert(no, instance);
-            }
-        }
+        let drivers = Drivers::read(store, &attempts, identity::of_self().ok())?;
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
         let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
         let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
@@ -170,7 +167,9 @@ impl Story {
             still_since: reads::runs::still_since(store, &view.run)?,
             attempts,
             now: store.now()?,
-            called: find::called_now(store, &view)?,
+            called: called_now(store, &view)?,
+            waits: reads::waits::list(store, no)?.iter().map(Wait::new).collect(),
+            last_words: gist::last_words(store, &view)?,
             view,
         })
     }
@@ -206,36 +205,10 @@ impl Story {
     }
 
     fn how(&self, a: &Attempt) -> String {
-        match (&a.exit, self.driver(a)) {
-            (Some(e), Some(driver)) if e.lost => {
-                let during = e.outage.as_ref().map_or_else(String::new, |outage| format!(", {outage}"));
-                format!("{}{during}", self.how_lost(a, &driver.identity))
-            }
-            (Some(e), _) => exit_words(e),
+        match (&a.exit, self.drivers.of(a)) {
+            (Some(exit), _) => end_words(exit, self.drivers.loss(&self.view, &self.attempts, a)),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),
-        }
-    }
-
-    fn driver(&self, a: &Attempt) -> Option<&Instance> {
-        self.drivers.get(&a.instance?)
-    }
-
-    /// Tells how an attempt ended that was lost with the process that drove it. The process of the next attempt, or this
-    /// one, shows whether their machine was started anew since.
-    fn how_lost(&self, a: &Attempt, driver: &Identity) -> &'static str {
-        let next = self.attempts.iter().find(|later| later.no > a.no && later.instance != a.instance);
-        let after = match next {
-            Some(next) => self.driver(next).map(|i| i.identity.clone()),
-            None => identity::of_self().ok(),
-        };
-        if after.is_some_and(|after| after.host == driver.host && after.boot_id != driver.boot_id) {
-            return "its machine was rebooted";
-        }
-        match self.view.spec.command {
-            _ if self.view.spec.is_shell_loop() => "its shell was killed",
-            None => "its process was killed",
-            Some(_) => "lost with its supervisor",
         }
     }
 }

@@ -61,11 +61,8 @@ impl Story {
         let mut out = Vec::new();
         let state = |s: State| self.journal.calls.by_state.get(&s).copied().unwrap_or(0);
         if e.spent[Unit::Calls] > 0 {
-            let (paid, tokens) = (usd(e.spent.cost()), some(e.spent.tokens(), "token"));
-            out.push(match self.view.spec.login {
-                Some(_) => format!("priced    {}", self.list_price()),
-                None => format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")),
-            });
+            let word = if self.view.spec.login.is_some() { "priced" } else { "paid" };
+            out.push(format!("{word:<9} {}", self.price("")));
         }
         if state(State::Failed) > 0 {
             let lost = match self.journal.calls.lost {
@@ -140,13 +137,15 @@ impl Story {
         }
     }
 
-    /// Returns a sentence about the list price of calls that a subscription pays for.
-    pub fn list_price(&self) -> String {
+    /// Tells what the calls cost: what is billed, or the list price where a subscription pays. `of`: words of the limit.
+    pub fn price(&self, of: &str) -> String {
         let spent = &self.view.envelope.spent;
-        let login = self.view.spec.login.as_deref().unwrap_or_default();
-        let (price, calls) = (usd(spent.cost()), some(spent[Unit::Calls], "call"));
-        let tokens = some(spent.tokens(), "token");
-        format!("list price {price} usd for {calls}, {tokens}: not billed, by a login of {login}")
+        let (calls, tokens) = (some(spent[Unit::Calls], "call"), some(spent.tokens(), "token"));
+        let price = format!("{} usd{of} for {calls}, {tokens}", usd(spent.cost()));
+        match &self.view.spec.login {
+            Some(login) => format!("list price {price}: not billed, by a login of {login}"),
+            None => price,
+        }
     }
 }
 

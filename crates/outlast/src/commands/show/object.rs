@@ -20,7 +20,7 @@ use crate::{
 shape! {
     /// Run's story, as `outlast show --json` prints it.
     pub ShownRun(s: &Story) {
-        #[serde(flatten)] run: RunDetail = RunDetail::new(&s.view, s.parent.clone(), s.now);
+        #[serde(flatten)] run: RunDetail = RunDetail::new(&s.view, s.parent.clone(), s.view.run.id.as_str(), s.now);
         plans: Vec<Plan> = s.plans.iter().map(Shown::view).collect();
         attempts: Vec<ShownAttempt> =
             s.attempts.iter().zip(&s.evidence).map(|(a, e)| ShownAttempt::new(s, a, e)).collect();
@@ -66,10 +66,10 @@ shape! {
 shape! {
     /// Attempt with the evidence of how it ended.
     pub ShownAttempt(s: &Story, a: &attempt::Attempt, evidence: &Evidence) {
-        #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a) };
+        #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a, None) };
         calls: i64 = s.calls_of(a);
         /// Process that drives it while it is open.
-        driver: Option<Driver> = s.driver(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
+        driver: Option<Driver> = s.drivers.of(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
         #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
         wall_ms: i64 = a.ended_at.unwrap_or(s.now).ms_since(a.started_at);
         open_at_end: Vec<Seq> = evidence.open.iter().map(|e| e.seq).collect();

@@ -13,10 +13,12 @@ use std::{
 use outlast_core::{
     engine::DecideApproval,
     journal::approval,
-    reads::{self, approvals::View, runs::RunSearch, waits::Wait},
+    reads::{self, approvals::View, lives::Drivers, runs::RunSearch},
     store::ApprovalFilter,
 };
+use outlast_process::identity;
 use outlast_server::api::read::gist;
+use outlast_view::Wait;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
@@ -222,6 +224,9 @@ pub struct Look {
 pub struct Watched {
     pub view: RunView,
     pub attempts: Vec<Attempt>,
+    pub drivers: Drivers,
+    /// Last text of its model.
+    pub last_words: Option<String>,
     /// Spans of time in which it waited, oldest first.
     pub waits: Vec<Wait>,
     /// Plans of the logins that it made calls under.
@@ -259,9 +264,17 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     for entry in entries.iter().rev().take(GISTS) {
         gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
     }
-    let (attempts, waits) = (store.attempts(no)?, reads::waits::list(store, no)?);
-    let plans = Shown::of_run(store, &view, store.now()?)?;
-    Ok(Some(Watched { attempts, waits, plans, entries, gists, view }))
+    let (attempts, plans) = (store.attempts(no)?, Shown::of_run(store, &view, store.now()?)?);
+    Ok(Some(Watched {
+        drivers: Drivers::read(store, &attempts, identity::of_self().ok())?,
+        last_words: gist::last_words(store, &view)?,
+        waits: reads::waits::list(store, no)?.iter().map(Wait::new).collect(),
+        attempts,
+        plans,
+        entries,
+        gists,
+        view,
+    }))
 }
 
 /// Prints one run's journal until the run has ended; without a run, prints each change of any run's status, without

@@ -1,7 +1,7 @@
 //! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
 
-use outlast_core::reads::{approvals::View, waits::For};
-use outlast_view::exit_words;
+use outlast_core::reads::approvals::View;
+use outlast_view::{end_words, job};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -13,7 +13,10 @@ use ratatui::{
 use super::{Look, Panel, Position, Watched};
 use crate::{
     commands::{plan::Shown, prelude::*},
-    render::short::short,
+    render::{
+        short::short,
+        story::{asks, items, last_words, lives, newest, waited},
+    },
 };
 
 const FAINT: Style = Style::new().fg(Color::DarkGray);
@@ -137,11 +140,10 @@ fn runs(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
     let rows = seen.runs.iter().map(|view| {
         let run = &view.run;
         let began = run.began_at.unwrap_or(run.created_at);
-        let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
         let asks = run.approvals.as_ref().filter(|_| !run.status.is_ended());
         let asks = asks.map_or(0, |asked| asked.pending(seen.now));
         let note = match asks {
-            0 => why.unwrap_or_default(),
+            0 => run.why().unwrap_or_default(),
             n => format!("{} waiting", some(i64::try_from(n).unwrap_or(0), "approval")),
         };
         let mut cells = vec![
@@ -194,9 +196,9 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         status(run.status),
         Span::styled(format!("  {}", run.id), FAINT),
     ])];
-    let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
     lines.extend(
-        why.map(|why| Line::styled(format!(" {}", clean_line(&why, room)), Style::new().fg(Color::Red))),
+        run.why()
+            .map(|why| Line::styled(format!(" {}", clean_line(&why, room)), Style::new().fg(Color::Red))),
     );
     let is_limited = view.envelope.limits[Unit::CostNanoUsd].is_some();
     let mut money = meter(view, if is_limited { 20 } else { 0 }).spans;
@@ -208,43 +210,38 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         lines.push(Line::raw(format!(" {answers} replayed, {saved} usd saved")));
     }
     lines.push(Line::from(money));
-    if let Some(job) = &run.job {
-        let c = &job.counts;
-        let over = c.done + c.skipped;
-        lines.push(Line::raw(format!(
-            " {over} of {} items, {} failed, {} dead",
-            c.total(),
-            c.failed,
-            c.dead
-        )));
-    }
-    lines.push(Line::raw(""));
+    lines.extend(job(view).map(|job| Line::raw(format!(" {}", items(&job)))));
+    lines.push(Line::raw(format!(" {}", lives(&watched.attempts))));
     let earlier = watched.attempts.len().saturating_sub(ATTEMPTS);
     for a in watched.attempts.iter().skip(earlier) {
         let up = a.ended_at.unwrap_or(seen.now).ms_since(a.started_at);
         let (how, style) = match &a.exit {
             _ if a.is_open() => ("up".to_owned(), Style::new().fg(Color::Blue)),
-            Some(exit) if a.died() => (format!("✗ {}", exit_words(exit)), Style::new().fg(Color::Red)),
-            Some(exit) => (exit_words(exit), Style::new()),
+            Some(exit) => {
+                let end = end_words(exit, watched.drivers.loss(view, &watched.attempts, a));
+                match a.died() {
+                    true => (format!("✗ {end}"), Style::new().fg(Color::Red)),
+                    false => (end, Style::new()),
+                }
+            }
             None => ("ended".to_owned(), Style::new()),
         };
         lines.push(Line::from(vec![
             Span::styled(format!(" attempt {:<3}", a.no.0), STRONG),
-            Span::raw(format!("{}  {:>8}  ", time::moment(a.started_at), time::span(up))),
+            Span::raw(format!("{}  {:>8}  ", time::moment(a.started_at), time::about(up))),
             Span::styled(clean_line(&how, room.saturating_sub(44).max(10)), style),
         ]));
     }
-    if earlier > 0 {
-        lines.push(Line::styled(format!(" {earlier} attempts before these"), FAINT));
+    for wait in newest(&watched.waits) {
+        let text = format!(" {}", clean_line(&waited(wait, seen.now), room));
+        lines.push(Line::styled(text, Style::new().fg(Color::Yellow)));
     }
-    if let Some(wait) = watched.waits.last() {
-        let (for_whom, why) =
-            (waited_for(wait.for_what), clean_line(&wait.why, room.saturating_sub(50).max(10)));
-        let lasted = time::about(wait.to.unwrap_or(seen.now).ms_since(wait.from));
-        let waits = if wait.to.is_some() { "waited" } else { "waits" };
-        let text =
-            format!(" {waits} for {for_whom} since {}, for {lasted}  {why}", time::time_of_day(wait.from));
-        lines.push(Line::styled(text.trim_end().to_owned(), Style::new().fg(Color::Yellow)));
+    if let Some(words) = &watched.last_words {
+        lines.push(Line::raw(format!(" {}", clean_line(&last_words(words), room))));
+    }
+    for asked in seen.approvals.iter().filter(|asked| asked.run == run.id) {
+        let text = asks(&asked.detail.tool, &String::from_utf8_lossy(&asked.arguments));
+        lines.push(Line::styled(format!(" {}", clean_line(&text, room)), Style::new().fg(Color::Yellow)));
     }
     let next = next(view, &called(view));
     if !matches!(run.status, Status::Running) {
@@ -255,15 +252,6 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines.extend(plans.map(|line| Line::styled(format!(" {}", clean_line(&line, room)), FAINT)));
     lines.push(Line::raw(""));
     lines
-}
-
-fn waited_for(what: For) -> &'static str {
-    match what {
-        For::Provider => "its provider",
-        For::Limit => "a usage limit",
-        For::Budget => "room in a budget",
-        For::Person => "a person",
-    }
 }
 
 /// Draws the newest entries, as many as fit.
@@ -402,7 +390,7 @@ mod tests {
         let told = drawn(&desk(Panel::Run(run)), &seen, 100, 24);
         assert!(told.contains(" 0.00 usd   0 calls") && !told.contains("usd usd"), "{told}");
         assert!(
-            told.contains("waits for its provider since 22:13:20, for 0 s  anthropic fails with 529"),
+            told.contains("waits for its provider since 22:13:20, for 0 s so far: anthropic fails with 529"),
             "{told}"
         );
     }

@@ -2,7 +2,8 @@
 
 use outlast_core::{
     journal::{Entry, Kind, Role, State},
-    store::{Error, Store},
+    reads::entries,
+    store::{Error, RunView, Store},
     words::Seq,
 };
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,31 @@ pub fn gist(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
         Kind::Tool => of_tool(store, entry),
         _ => Ok(None),
     }
+}
+
+/// Most calls of a run, the newest ones, among which its last words are looked for.
+const NEWEST: usize = 50;
+
+/// Returns the last text that the run's model said, among its newest calls; `None` if it said none, it is not kept, or the
+/// run is a batch job, whose items say something each.
+///
+/// Errors: those of the store. An answer that cannot be read says nothing.
+pub fn last_words(store: &dyn Store, view: &RunView) -> Result<Option<String>, Error> {
+    if view.run.job.is_some() {
+        return Ok(None);
+    }
+    let newest = entries::each_back(store, view.run.no, view.run.next_seq);
+    let is_answer = |e: &Entry| e.kind == Kind::Call && e.state == State::Done;
+    for entry in newest.filter(|e| e.as_ref().map_or(true, is_answer)).take(NEWEST) {
+        let turns = match answered(store, &entry?) {
+            Err(Error::Corrupt { .. }) => continue,
+            turns => turns?,
+        };
+        if let Some(words) = words(&turns) {
+            return Ok(Some(words));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the last text that the model said in an answer, on one line; `None` if it said none.

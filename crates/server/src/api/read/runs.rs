@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use outlast_core::{
     journal::{self, ItemRow, Payload},
     price::PriceTable,
-    reads::{entries, plans, runs, tightest::Above, waits},
+    reads::{called::called_now, entries, lives::Drivers, plans, runs, tightest::Above, waits},
     run::{Attempt, Status},
     store::{self, Page, RunView, Store},
     words::{RunNo, Seq},
@@ -14,7 +14,7 @@ use outlast_view::{self as view, Time};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{exchange, words};
+use super::{exchange, gist, words};
 use crate::{
     api::request::{Answered, ApiRequest, json},
     proxy::resume_tax,
@@ -102,6 +102,8 @@ struct Summary {
     resume: Vec<String>,
     /// Plans of the logins under which it made calls, with the ceilings that it is under.
     plans: Vec<view::Plan>,
+    /// Last text of its model.
+    last_words: Option<String>,
     now: Time,
     changed_at: Time,
 }
@@ -112,12 +114,14 @@ pub async fn summary(asked: ApiRequest) -> Answered {
     let summary = asked.read(move |store| {
         let now = store.now()?;
         let parent = view.run.parent.map(|no| store.run(no)).transpose()?.flatten();
+        let word = called_now(store, &view)?;
         let (ceilings, plans) = plans::of_run(store, &view)?;
         Ok(Summary {
             plans: plans.iter().map(|(login, plan)| view::Plan::new(login, plan, &ceilings, now)).collect(),
-            run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), now),
+            run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), &word, now),
             standing: Standing::read(store, &view, &mut Above::new(store, now))?,
-            resume: runs::resume_commands(&view, view.run.id.as_str()),
+            resume: runs::resume_commands(&view, &word),
+            last_words: gist::last_words(store, &view)?,
             now: Time(now),
             changed_at: Time(runs::changed_at(store, &view.run)?),
         })
@@ -144,24 +148,26 @@ pub async fn attempts(asked: ApiRequest) -> Answered {
     let died = asked.query.flag("died")?;
     let lines = asked.query.number("lines")?.unwrap_or(0).clamp(0, LINES) as usize;
     let files = asked.host.config.files.clone().filter(|_| lines > 0);
-    let run = asked.run().await?.run;
-    let (no, id) = (run.no, run.id.clone());
-    let told = asked.read(move |store| {
-        let mut found = store.attempts(no)?;
-        found.retain(|a| a.died() || !died);
-        let without = found.len().saturating_sub(PRINTED);
-        let told = found.iter().enumerate().map(|(nth, a)| {
+    let run = asked.run().await?;
+    let (id, here) = (run.run.id.clone(), asked.host.node.identity().clone());
+    let read = asked.read(move |store| {
+        let all = store.attempts(run.run.no)?;
+        let drivers = Drivers::read(store, &all, Some(here))?;
+        let listed: Vec<&Attempt> = all.iter().filter(|a| a.died() || !died).collect();
+        let without = listed.len().saturating_sub(PRINTED);
+        let attempts = listed.iter().enumerate().map(|(nth, a)| {
             let files = files.as_ref().filter(|_| nth >= without);
-            let printed = files.map_or(Ok(Vec::new()), |files| files.last_lines(&id, a.no, lines));
+            let printed = files.map_or(Ok(Vec::new()), |files| files.last_lines(&run.run.id, a.no, lines));
             let failed =
                 |e| store::Error::Io { why: format!("the log of attempt {} is not read: {e}", a.no) };
-            Ok(PrintedAttempt { attempt: view::Attempt::new(a), last_lines: printed.map_err(failed)? })
+            let attempt = view::Attempt::new(a, drivers.loss(&run, &all, a));
+            Ok(PrintedAttempt { attempt, last_lines: printed.map_err(failed)? })
         });
-        Ok((told.collect::<Result<Vec<_>, store::Error>>()?, waits::list(store, no)?))
+        Ok((attempts.collect::<Result<Vec<_>, store::Error>>()?, waits::list(store, run.run.no)?))
     });
-    let (attempts, waits) = told.await?;
+    let (attempts, waits) = read.await?;
     let waits: Vec<view::Wait> = waits.iter().map(view::Wait::new).collect();
-    json(&json!({ "run": run.id, "attempts": attempts, "waits": waits }))
+    json(&json!({ "run": id, "attempts": attempts, "waits": waits }))
 }
 
 /// Answers with the iterations of a run, oldest first, each with its attempts.

@@ -1,6 +1,7 @@
 //! Word by which a run is called: in messages, in tables and in the commands that they suggest.
 
-use outlast_core::store::RunView;
+use super::runs;
+use crate::store::{self, RunFilter, RunView, Store};
 
 /// Number of characters of a generated id, after `run_`, that distinguish it from any other: its time in
 /// milliseconds and some of its random bits.
@@ -16,6 +17,22 @@ pub fn called(view: &RunView) -> String {
         !name.is_empty() && !name.starts_with('-') && name.chars().all(plain)
     };
     view.spec.name.as_ref().filter(is_word).cloned().unwrap_or_else(|| short(view))
+}
+
+/// Returns the word by which commands find this run now: its name, unless a newer run has it too, else its short id.
+pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
+    let word = called(view);
+    let is_named = |other: &RunView| other.spec.name.as_ref() == Some(&word);
+    if !is_named(view) {
+        return Ok(word);
+    }
+    for other in runs::each(store, RunFilter::default()) {
+        let other = other?;
+        if is_named(&other) {
+            return Ok(if other.run.no == view.run.no { word } else { short(view) });
+        }
+    }
+    Ok(word)
 }
 
 /// Returns the run's id, shortened if it was generated.
