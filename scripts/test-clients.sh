@@ -34,7 +34,7 @@ node_tests() {
 }
 
 page() {
-    OUTLAST_TEST_MODULES=$(scripts/page-modules.sh "${CARGO_TARGET_DIR:-target}/page") node_tests "the page" tests/page/
+    node_tests "the page" tests/page/
 }
 
 OUTLAST_TEST_TYPESCRIPT=$(scripts/typescript.sh "${CARGO_TARGET_DIR:-target}/typescript")
@@ -49,7 +49,10 @@ npm_package() {
 }
 
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
-export OUTLAST_TEST_CLIS
+OUTLAST_TEST_MODULES=$(scripts/page-modules.sh "${CARGO_TARGET_DIR:-target}/page")
+# The official SDKs are in it.
+OUTLAST_TEST_PYTHON=$PYTHON
+export OUTLAST_TEST_CLIS OUTLAST_TEST_MODULES OUTLAST_TEST_PYTHON
 OUTLAST_TEST_CONFORMANCE=$(scripts/mcp-conformance.sh "${CARGO_TARGET_DIR:-target}/mcp-conformance")
 export OUTLAST_TEST_CONFORMANCE
 

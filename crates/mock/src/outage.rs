@@ -11,6 +11,7 @@
 //! | `529`, any status from 400 | refused with it, unpaid |
 //! | `key` | 401: the key is not valid |
 //! | `quota` | the account has no credit left, as each provider says it |
+//! | `limit` | the plan's usage limit is reached; it is over in five hours |
 
 use std::{str::FromStr, time::Duration};
 
@@ -26,6 +27,9 @@ use crate::{
     options::{BadOption, error_status},
     refusal::Refusal,
 };
+
+/// Time until a usage limit is over.
+const LIMIT: Duration = Duration::from_secs(5 * 3600);
 
 /// Phases of a provider's health, in order. After the last phase the provider is healthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +50,7 @@ pub(super) enum Health {
     Status(StatusCode),
     Key,
     Quota,
+    Limit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,7 @@ impl FromStr for Phase {
                 "reset" => Health::Reset,
                 "key" => Health::Key,
                 "quota" => Health::Quota,
+                "limit" => Health::Limit,
                 status => Health::Status(error_status(status)?),
             };
             let calls = lasts.trim().strip_suffix("calls").or_else(|| lasts.trim().strip_suffix("call"));
@@ -85,7 +91,10 @@ impl FromStr for Phase {
             Some(Phase { health, lasts })
         };
         read().ok_or_else(|| {
-            BadOption::new("ok, refused, reset, key, quota or a status, and how long, such as 529 2h", text)
+            BadOption::new(
+                "ok, refused, reset, key, quota, limit or a status, and how long, such as 529 2h",
+                text,
+            )
         })
     }
 }
@@ -171,6 +180,7 @@ impl Course {
             Health::Status(status) => Refusal::Outage(status),
             Health::Key => Refusal::BadKey,
             Health::Quota => Refusal::NoCredit,
+            Health::Limit => Refusal::UsageLimit(LIMIT),
         };
         self.count();
         Err(refusal)

@@ -39,7 +39,7 @@ pub struct MockArgs {
     /// Take so many calls a second, and so many at once; refuse the others with 429, without charge: 20/s,40
     #[arg(long, value_name = "RATE")]
     pub rate_limit: Option<RateLimit>,
-    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key` (the key is refused), `quota` (the account is used up), each with a time or `N calls`
+    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key` (the key is refused), `quota` (the account is used up), `limit` (a plan's limit for 5 h), each with a time or `N calls`
     #[arg(long, value_name = "PHASES")]
     pub outage: Option<Outages>,
     /// A usage window of the plan that all calls are on: LENGTH:TOKENS, and used=40% (at the start), others=0.5% (another device's part, for each call), turns=4s (time until it resets); can be repeated

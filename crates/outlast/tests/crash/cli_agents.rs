@@ -19,6 +19,7 @@ mod plan_windows;
 mod resume_tax;
 mod servers;
 mod streaming;
+mod whole_night;
 
 /// The program. These stories are part of `make test-clients`, which installs it.
 fn cli(name: &str) -> PathBuf {

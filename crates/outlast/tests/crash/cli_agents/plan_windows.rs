@@ -13,18 +13,19 @@ const OTHERS: f64 = 0.2;
 const RUNS: usize = 8;
 const CALLS: usize = 3;
 
-/// A person who is logged in with a subscription on this machine: all runs are of one account.
-fn log_in(bed: &Bed) {
+/// Logs a person in with a subscription on this machine, whose runs are then all of one account.
+pub(super) fn log_in(home: &Path) {
     let account =
         json!({"accountUuid": "5b1c7d0e-0000-4000-8000-000000000001", "emailAddress": "ann@example.com"});
-    bed.write(".claude.json", &json!({"hasCompletedOnboarding": true, "oauthAccount": account}).to_string());
-    fs::create_dir(bed.path(".claude")).unwrap();
+    fs::create_dir_all(home.join(".claude")).unwrap();
+    let settings = json!({"hasCompletedOnboarding": true, "oauthAccount": account});
+    fs::write(home.join(".claude.json"), settings.to_string()).unwrap();
     let tokens = json!({
         "accessToken": "sk-ant-oat01-crash", "refreshToken": "sk-ant-ort01-crash",
         "expiresAt": 4_102_444_800_000_u64, "scopes": ["user:inference", "user:profile"],
         "subscriptionType": "max",
     });
-    bed.write(".claude/.credentials.json", &json!({"claudeAiOauth": tokens}).to_string());
+    fs::write(home.join(".claude/.credentials.json"), json!({"claudeAiOauth": tokens}).to_string()).unwrap();
 }
 
 fn starts(bed: &Bed, name: &str) -> Proc {
@@ -69,7 +70,7 @@ fn eight_claude_codes_and_another_device_pass_no_window_and_finish_when_it_turns
     let window = format!("5h:{tokens},others={OTHERS}%,turns=12s");
     let bed =
         Bed::with_mock(&["--usage", "400,100", "--plan-window", &window, "--plan-window", "week:100000000"]);
-    log_in(&bed);
+    log_in(&bed.path(""));
     let names: Vec<String> = (0..RUNS).map(|n| format!("r{n}")).collect();
     let runs: Vec<Proc> = names.iter().map(|name| starts(&bed, name)).collect();
     until_done(&bed, &runs);
