@@ -23,7 +23,7 @@ from outside import Chain
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 #: Longer than any life takes on a loaded machine.
-LONGEST_S = 60
+LONGEST_S = 240
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,8 @@ class Campaign:
             self.faults.append({"run": place.run, "store": place.store, "only": only, "faults": faults[:5]})
         print(f"FAULT in {place.run} (--only {only}):", *faults[:5], sep="\n  ", flush=True)
         if self.args.keep:
-            shutil.copytree(place.home, self.args.keep / place.run, symlinks=True, dirs_exist_ok=True)
+            sockets = shutil.ignore_patterns("*.sock")
+            shutil.copytree(place.home, self.args.keep / place.run, symlinks=True, dirs_exist_ok=True, ignore=sockets)
             lines = "\n".join(map(json.dumps, self.bed.lines(place.run)))
             (self.args.keep / place.run / "outside.jsonl").write_text(lines)
 

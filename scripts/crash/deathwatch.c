@@ -402,9 +402,16 @@ int main(int argc, char **argv) {
     }
     fprintf(report, "{\"hung\": %s, \"left\": %s, \"elapsed_ns\": %lld, \"writes\": {", hung ? "true" : "false", left ? "true" : "false",
             (long long)(now_ns() - first));
+    // Several calls may have one name: their writes stand at the first.
     for (int r = 0, told = 0; r < role_count; r++)
-        for (int c = 0; c < CALL_COUNT; c++)
-            if (roles[r].by_call[c]) fprintf(report, "%s\"%s %s\": %ld", told++ ? ", " : "", roles[r].name, CALLS[c].name, roles[r].by_call[c]);
+        for (int c = 0; c < CALL_COUNT; c++) {
+            int first = 0;
+            while (strcmp(CALLS[first].name, CALLS[c].name)) first++;
+            long count = 0;
+            for (int other = c; first == c && other < CALL_COUNT; other++)
+                count += strcmp(CALLS[other].name, CALLS[c].name) ? 0 : roles[r].by_call[other];
+            if (count) fprintf(report, "%s\"%s %s\": %ld", told++ ? ", " : "", roles[r].name, CALLS[c].name, count);
+        }
     fprintf(report, "}}\n");
     fclose(report);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bed import LONGEST_S, Death, Life, Place, Strike
@@ -16,6 +16,8 @@ HALTED = 75
 KILLED = 128 + 9
 #: What is said of a run whose supervisor was killed behind its end.
 OVER = "is completed: "
+#: What is said where a run, or its store, was not there yet when it died.
+NO_RUN = ("no run has the id", "there is no store")
 #: Lives beyond the deaths: one that goes to the end, and one after a budget was raised.
 MORE_LIVES = 3
 
@@ -84,36 +86,47 @@ def supervised(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome
     outlast, outcome = str(place.bed.outlast), Outcome(place)
     line = [outlast, "run", "--run", place.run, "--usd", scenario.usd(), "--restarts", "1000", "--", *program(scenario, place)]
     command, left = line, list(deaths)
-    for n in range(len(deaths) + MORE_LIVES):
+    for n in lives_of(place, deaths):
         life = place.lived(command, scenario.roles, left)
         left = left[len(life.strikes) :]
         if life.code == 0 or OVER in life.text:
             return outcome
+        # A run that died before it was there is begun.
+        if command is not line and any(text in life.text for text in NO_RUN):
+            command = line
+            continue
         if life.code == HALTED:
             outcome.halts.append((place.told("show", place.run)[1], max(line["n"] for line in place.bed.lines(place.run))))
             place.told("budget", place.run, "--add-usd", "1")
         elif not died(place, life):
-            # A run that died before it was there is begun.
-            if command is not line and ("no run has the id" in life.text or "there is no store" in life.text):
-                command = line
-                continue
-            outcome.faults.append(f"life {n + 1} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            outcome.faults.append(f"life {n} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
             return outcome
-        command = [outlast, "resume", place.run] if n % 2 == 0 else line
+        command = [outlast, "resume", place.run] if n % 2 else line
     outcome.faults.append(f"not at its end after {len(place.lives)} lives")
     return outcome
+
+
+def lives_of(place: Place, deaths: list[Death]) -> Iterator[int]:
+    """Numbers of lives, one more than something may die. While a database recovers, whoever begins is refused: that is none."""
+    until, lives = time.monotonic() + LONGEST_S, 0
+    while lives < len(deaths) + MORE_LIVES:
+        lives += 1
+        yield lives
+        if place.elsewhere and not place.lives[-1].strikes and place.lives[-1].code != HALTED and time.monotonic() < until:
+            lives -= 1
+            time.sleep(0.2)
 
 
 def alone(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
     """A program that is started again and again until it has come to its end."""
     outcome, left = Outcome(place), list(deaths)
-    for n in range(len(deaths) + MORE_LIVES):
+    for n in lives_of(place, deaths):
         life = place.lived(program(scenario, place), scenario.roles, left)
         left = left[len(life.strikes) :]
         if life.code == 0:
             return outcome
         if not died(place, life):
-            outcome.faults.append(f"life {n + 1} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            outcome.faults.append(f"life {n} ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
             return outcome
     outcome.faults.append(f"not at its end after {len(place.lives)} lives")
     return outcome

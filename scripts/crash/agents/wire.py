@@ -36,7 +36,7 @@ def post(port, path, value, headers=(), host="127.0.0.1"):
     body = json.dumps(value).encode()
     head = [f"POST {path} HTTP/1.1", f"host: {host}:{port}", "content-type: application/json", f"content-length: {len(body)}"]
     head += [f"{name}: {text}" for name, text in headers] + ["connection: close", "", ""]
-    with socket.create_connection((host, port), timeout=60) as line:
+    with socket.create_connection((host, port), timeout=240) as line:
         line.sendall("\r\n".join(head).encode() + body)
         had = b""
         while part := line.recv(65536):
