@@ -175,18 +175,20 @@ impl Metrics {
         let callers_cost: Vec<_> = callers.collect();
         let calls = counts.callers.iter().map(|(name, (calls, _))| (by("caller", name), *calls));
         counter(&mut out, "outlast_caller_calls_total", "Calls settled, by the API token's name.", calls);
-        for (of, costs, whose) in
-            [("", models_cost, ""), ("caller_", callers_cost, ", by the API token's name")]
+        let of_models = ["outlast_cost_usd_total", "outlast_list_price_usd_total"];
+        let of_callers = ["outlast_caller_cost_usd_total", "outlast_caller_list_price_usd_total"];
+        for ([cost_name, list_price_name], costs, whose) in
+            [(of_models, models_cost, ""), (of_callers, callers_cost, ", by the API token's name")]
         {
             let each = |part: fn(&Cost) -> i128| {
                 costs.iter().map(move |(labels, cost)| (labels.clone(), dollars(part(cost))))
             };
             let help = format!("Dollars billed{whose}.");
             let billed = each(|cost| cost.billed_nano_usd);
-            counter(&mut out, &format!("outlast_{of}cost_usd_total"), &help, billed);
+            counter(&mut out, cost_name, &help, billed);
             let help = format!("List price of what subscriptions cover, not billed{whose}.");
             let listed = each(|cost| cost.listed_nano_usd);
-            counter(&mut out, &format!("outlast_{of}list_price_usd_total"), &help, listed);
+            counter(&mut out, list_price_name, &help, listed);
         }
         let in_doubt: u64 = models.iter().filter_map(|(_, m)| m.calls.get("unknown")).sum();
         for (name, help, n) in [
