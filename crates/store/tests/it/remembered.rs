@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{run::process::DeclareDead, step::Step},
+    engine::{
+        actor::Actor,
+        run::{claim::Adopt, process::DeclareDead},
+        step::Step,
+    },
     journal::State,
     store::{Ask as _, Durability},
     words::{clock::ManualClock, id::Seq},
 };
 
 use crate::{
+    agent::Agent,
     bed::BEGINNING,
     beds::{Opened, open_at, open_by},
     private_postgres::Database,
@@ -58,6 +63,26 @@ fn a_verdict_of_another_process_is_seen_by_the_next_group() {
     assert_eq!(agent.ask(agent.step("two")).unwrap_err().code(), "instance_dead");
     assert_eq!(theirs.journal(agent.run).len(), 1);
     assert_eq!(theirs.entry(agent.run, seq).state, State::Open);
+}
+
+/// The lease of an adopter is not checked by a step: its holder loses it with its life, which its own row tells.
+#[test]
+fn an_adopter_whose_adoption_another_process_has_taken_opens_nothing() {
+    let database = Database::new();
+    let [mine, theirs] = [(); 2].map(|()| stage(&database.url()));
+    let driven = theirs.process("supervisor").claim(theirs.run("r").create());
+    let adopting = |p: &Process| Adopt { actor: Actor { instance: p.no, ..driven.actor() } };
+    let p = mine.process("p");
+    p.ask(adopting(&p)).unwrap();
+    let agent = Agent { process: p.clone(), ..driven.clone() };
+    for key in ["reads", "learns the keys", "remembers"] {
+        agent.begins(key);
+    }
+    theirs.ask(death(&theirs, &p)).unwrap();
+    let q = theirs.process("q");
+    q.ask(adopting(&q)).unwrap();
+    assert_eq!(agent.ask(agent.step("too late")).unwrap_err().code(), "instance_dead");
+    assert_eq!(theirs.journal(agent.run).len(), 3);
 }
 
 /// Nothing that was refused is done later: the question whether it was committed makes what is on its way stale.
