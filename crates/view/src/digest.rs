@@ -78,6 +78,8 @@ pub struct DigestRun {
     pub waits: Vec<Wait>,
     /// What it cost in this time.
     pub in_this_time: DigestCost,
+    /// End of its newest life, of a run that is over or stands still.
+    pub still_since: Option<Time>,
     /// Last text of its model.
     pub last_words: Option<String>,
     /// Last lines that its newest attempt printed.

@@ -85,6 +85,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
         "{told}"
     );
     let stands = lines.iter().position(|line| line.starts_with("■ lint: interrupted")).expect("it stands");
+    assert!(lines[stands].starts_with("■ lint: interrupted, 0 s"), "it has stood still since: {told}");
     assert!(lines[stands + 1].starts_with("  → outlast resume "), "{told}");
     assert!(told.contains("✓ nightly: completed, 30 min, 1 death: killed by SIGKILL"), "{told}");
     assert!(!told.contains("yesterday"), "{told}");

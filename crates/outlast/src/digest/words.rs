@@ -93,7 +93,7 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
         Standing::GoesOn => "●",
         Standing::Ended => "✓",
     };
-    let end = run.ended_at.unwrap_or(digest.until).0;
+    let end = told.still_since.unwrap_or(digest.until).0;
     let took =
         run.began_at.map_or_else(String::new, |began| format!(", {}", time::about(end.ms_since(began.0))));
     let money = match (told.in_this_time.billed.nano(), told.in_this_time.listed.nano()) {
