@@ -1,11 +1,14 @@
 """Calls in a batch: the ceiling poisons no item, each try is a scope of its own, and what is not metered is noticed."""
 
 import asyncio
+import json
+import subprocess
 import threading
 
 import pytest
 
 import outlast
+from conftest import outlast_program
 from test_batches_kills import ask, paid, provider  # noqa: F401 (a fixture)
 
 
@@ -137,6 +140,10 @@ def test_the_cost_so_far_is_told_at_the_resume(rt, provider, capfd):  # noqa: F8
     out = batch(rt, range(4), ask).wait()
     assert f"resuming: 3 of 4 done, {spent:g} usd spent" in capfd.readouterr().err
     assert out.stats.cost_usd == pytest.approx(rt.get("j").budget.usd.spent) and paid(provider) == 4
+    # Bug: the money of a life was told twice over. Cause: items repeat the charges of the calls made in them.
+    line = [outlast_program(), "--store", rt.place, "show", "j", "--json"]
+    told = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
+    assert sum(life["cost_nano_usd"] for life in told["attempts"]) == told["spent_nano_usd"] > 0
 
 
 def test_a_limit_is_changed_only_if_asked(rt):

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mock: tool NAME {"json": "args"}` | the nth such line is the nth assistant turn, if the request offers tools |
 //! | `mock: tool NAMESPACE/NAME {…}` | the same, of a tool that the Responses API offers in a namespace |
-//! | `mock: unless "WORDS" tool NAME {…}` | the same, but for requests in which a user message has these words; so for every line |
+//! | `mock: unless "WORDS" tool NAME {…}` | the same, unless a user message of the request has these words; every line can begin so |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
 //! | `mock: search N` | N web searches of the provider's own are billed, if the request offers that tool |

@@ -35,7 +35,10 @@ impl Evidence {
     /// The end of an attempt that was lost with its supervisor is its latest sign of life: its last heartbeat, or a later
     /// time at which an entry of its own was opened or answered. `attempt` takes it.
     pub fn add(&mut self, attempt: &mut Attempt, e: &Entry) {
-        self.cost_nano_usd += e.spent.cost() + e.held.cost();
+        // Items and steps repeat the charges of the calls made in them.
+        if e.kind == Kind::Call {
+            self.cost_nano_usd += e.spent.cost() + e.held.cost();
+        }
         let Some(ended) = attempt.ended_at else { return };
         if attempt.exit.as_ref().is_some_and(|exit| exit.lost) {
             let itself = e.call.as_ref().is_some_and(|call| call.correction.is_none());

@@ -95,7 +95,10 @@ pub fn verify_lines(args: &VerifyArgs, context: &Context, page: &mut Page) -> Re
     let scan = jsonl::scan(path).map_err(unreadable)?;
     let lines: usize = scan.jobs.values().map(|results| results.lines).sum();
     let (mut damage, mut repaired) = (told(&scan), Vec::new());
-    if args.repair && !damage.is_empty() {
+    // What a program or `out=` has written for others to read: nothing of it is ours to move.
+    if lines == 0 && scan.damage.iter().any(|d| !d.torn) {
+        damage = vec!["none of its lines is a result of a job by resume_or_start; it stays as it is".into()];
+    } else if args.repair && !damage.is_empty() {
         let moved = jsonl::repair(path).map_err(unreadable)?;
         repaired = damage.drain(..).map(|line| format!("{line}: moved to {}", moved.display())).collect();
     }

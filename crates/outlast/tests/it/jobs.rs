@@ -285,6 +285,11 @@ fn a_file_of_results_is_inspected_by_its_lines_where_it_has_no_record() {
     assert!(told(&["verify", "r.jsonl"], 1).contains("damaged: line 4 is torn"));
     assert!(told(&["verify", "r.jsonl", "--repair"], 0).contains("repaired: line 4 is torn"));
     assert_eq!(fs::read_to_string(dir.path().join("r.jsonl")).unwrap(), LINES);
+    // Bug: `verify --repair` moved every line of a file that `out=` had written. Cause: none of them is a line of ours.
+    let theirs = "{\"key\": \"doc-1\", \"ok\": true}\n{\"key\": \"doc-2\", \"ok\": true}\n";
+    fs::write(dir.path().join("out.jsonl"), theirs).unwrap();
+    assert!(told(&["verify", "out.jsonl", "--repair"], 1).contains("it stays as it is"));
+    assert_eq!(fs::read_to_string(dir.path().join("out.jsonl")).unwrap(), theirs);
     let refused = |args: &[&str], code: i32, wanted: &str| {
         let done = outlast(dir.path()).current_dir(dir.path()).args(args).assert().code(code);
         let said = String::from_utf8(done.get_output().stderr.clone()).unwrap();

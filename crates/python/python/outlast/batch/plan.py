@@ -69,7 +69,7 @@ class Source:
             self._contents += content
             if key in seen:
                 if dedupe == "error":
-                    own = "give each a key of its own" if key_of else "name each by key=…, which is a digest of the item without"
+                    own = "give each a key of its own" if key_of else "without key=…, equal items have one key: give key=… a function that tells them apart"
                     raise DuplicateKey(
                         f"items {seen[key]} and {index} have the same key {key!r}",
                         hint=f'{own}; dedupe="first" leaves the later ones out, "ordinal" numbers them',
@@ -229,15 +229,15 @@ def _check(plan: Plan, options: Options, changed_content: int) -> None:
     done = plan.done + plan.skipped + plan.rerun
     if options.resume == "if_unchanged" and (plan.old_code or plan.rerun or changed_content) and not options.rerun:
         raise JobChanged(
-            f"job {options.job} is not as it was: {changed_content} of {done} done items have other content, and "
-            f"{plan.old_code + plan.rerun} other content or code",
-            hint='rerun=True goes on, resume="always" keeps what is done',
+            f"job {options.job} is not as it was: of {done} done items, {changed_content} have other content, "
+            f"{plan.rerun} would run again, and {plan.old_code} have the result of other code",
+            hint="rerun=True goes on, and runs again what would; or bring back the old content and code",
         )
     if plan.rerun > FREE_RERUNS * done and not options.rerun:
         raise JobChanged(
             f"{plan.rerun} of {done} done items of job {options.job} would run again, and be paid again: "
             f"their {'content' if changed_content else 'version'} changed",
-            hint='rerun=True runs them; on_change="keep" or the old version keeps their results',
+            hint="rerun=True runs them; " + ('on_change="keep"' if changed_content else "the old version=…") + " keeps their results",
         )
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, Callable
 
-from .. import _native, runtime as runtimes
+from .. import _native, budget, runtime as runtimes
 from ..batch.jobrun import JobRun
 from ..budget import Budget
 from ..errors import WouldRepay
@@ -216,7 +216,8 @@ def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) 
     else:
         total = _length(spec.given)
         of = f" of {total:,}" if total is not None else ""
-        say(f"resuming {spec.id}: {done:,}{of} done, {found.run.view().budget.usd.spent:.2f} usd spent, record {store.record}")
+        spent = round(found.run.view().budget.usd.spent * budget.NANO)
+        say(f"resuming {spec.id}: {done:,}{of} done, {budget.about(spent)} usd spent, record {store.record}")
     if store is not spec.store:
         say(f"{spec.id}: this is its fork {found.run.id}, whose results go to {store.path}")
     if scan.torn:
