@@ -180,11 +180,15 @@ class Place:
         return self.started(command, roles, deaths).end()
 
     def told(self, *words: str) -> tuple[int, dict]:
-        """What `outlast … --json` says, with its exit code."""
-        done = subprocess.run(
-            [str(self.bed.outlast), *words, "--json"], cwd=self.home, env=self.env,
-            capture_output=True, text=True, timeout=LONGEST_S,
-        )  # fmt: skip
+        """What `outlast … --json` says, with its exit code. Who asks while a database recovers is refused, and asks again."""
+        until = time.monotonic() + LONGEST_S
+        while True:
+            done = subprocess.run(
+                [str(self.bed.outlast), *words, "--json"], cwd=self.home, env=self.env,
+                capture_output=True, text=True, timeout=LONGEST_S,
+            )  # fmt: skip
+            if "recovery mode" not in done.stderr or time.monotonic() > until:
+                break
         try:
             return done.returncode, json.loads(done.stdout or done.stderr)
         except ValueError:
