@@ -138,7 +138,7 @@ class Build:
 
 
 class Deflater:
-    """What `zipfile` compresses a file with: libdeflate, which needs a thirtieth less space than zlib at its best."""
+    """Compressor for `zipfile`: libdeflate, which needs a thirtieth less space than zlib at its best."""
 
     def __init__(self, *_: object):
         self.data = b""

@@ -65,7 +65,7 @@ def clean(kind: str) -> str:
 
 
 class Declaration:
-    """What follows a comment: a class, a function, a method, a getter or a field."""
+    """Kind of the declaration behind a comment: a class, a function, a method, a getter or a field."""
 
     def __init__(self, comment: Comment, text: str, at: int) -> None:
         self.comment, self.at = comment, at

@@ -180,7 +180,7 @@ class Place:
         return self.started(command, roles, deaths).end()
 
     def told(self, *words: str) -> tuple[int, dict]:
-        """What `outlast … --json` says, with its exit code. Who asks while a database recovers is refused, and asks again."""
+        """Runs `outlast … --json`: its exit code and what it says. Who asks while a database recovers is refused, and asks again."""
         until = time.monotonic() + LONGEST_S
         while True:
             done = subprocess.run(

@@ -147,7 +147,7 @@ def mcp(scenario: Scenario, ledger: Ledger, strikes: list[Strike]) -> list[str]:
 
 
 def once(name: str, ledger: Ledger, given: list[dict]) -> list[str]:
-    """It was done at most once; where there is no receipt, the agent was told that the outcome is unknown."""
+    """Faults of an effect that is done at most once; where there is no receipt, the agent was told that the outcome is unknown."""
     done = ledger.effects[name]
     faults = [f"{name} was done {len(done)} times"] if len(done) > 1 else []
     told = {ack["value"] for ack in given if TOLD in str(ack["value"])}
@@ -155,7 +155,7 @@ def once(name: str, ledger: Ledger, given: list[dict]) -> list[str]:
 
 
 def repeatable(name: str, ledger: Ledger, given: list[dict]) -> list[str]:
-    """What may be done again was, only in another life, never once acknowledged, and with one key."""
+    """Faults of an effect that may be done again: it was so only in another life, never once acknowledged, and with one key."""
     done, faults = ledger.effects[name], []
     if len({line["key"] for line in done}) > 1:
         faults.append(f"{name} had several idempotency keys")
@@ -191,7 +191,7 @@ def loop(scenario: Scenario, ledger: Ledger, _: list[Strike]) -> list[str]:
 
 
 def money(scenario: Scenario, ledger: Ledger, shown: dict, entries: list[dict]) -> list[str]:
-    """What Outlast charged is what the provider sold, but for lost calls, of which nobody knows whether they arrived."""
+    """Faults of the sum that Outlast charged: the provider sold the same, but for lost calls, of which nobody knows whether they arrived."""
     faults, bought = [], ledger.bought_nano_usd
     line = next(line for line in shown["budget"] if line["unit"] == "cost_nano_usd")
     charged, unbacked = line["spent"] + line["reserved"], shown["money"]["unbacked_nano_usd"]

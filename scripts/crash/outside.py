@@ -1,4 +1,4 @@
-"""What lies outside of Outlast, and is believed by the campaign alone: a provider that bills, and a service for effects.
+"""The world outside of Outlast, which is believed by the campaign alone: a provider that bills, and a service for effects.
 
     python outside.py LOG
 

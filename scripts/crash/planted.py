@@ -144,7 +144,7 @@ BARE = dataclasses.replace(
 
 
 def bare(bed: Bed, run: str, death: Death) -> dict[str, int]:
-    """What a program without Outlast buys and does again after one death."""
+    """Counts what a program without Outlast buys and does again after one death."""
     place = Place(bed, run, None, BARE.calls)
     outcome = alone(BARE, place, [death])
     lines = bed.lines(run)

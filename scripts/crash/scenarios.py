@@ -1,4 +1,4 @@
-"""What is killed: programs under Outlast as people start them, each with its processes by role and its kinds of death."""
+"""Scenarios: programs under Outlast as people start them, each with its processes by role and its kinds of death."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MORE_LIVES = 3
 
 @dataclass
 class Outcome:
-    """What a run has left for the oracle."""
+    """Traces that a run has left for the oracle."""
 
     place: Place
     #: Faults that showed while it lived: a life that did not go on though nothing killed it.

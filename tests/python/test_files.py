@@ -179,8 +179,8 @@ def test_a_program_that_is_killed_anywhere_goes_on_with_the_files_of_its_last_st
     assert "no damage" in typed(home, "verify")
 
 
-@pytest.mark.skipif(not POSTGRES, reason="OUTLAST_TEST_POSTGRES is not set")
 def test_a_program_on_another_machine_begins_with_the_newest_files(life, home):
+    assert POSTGRES, "wanted OUTLAST_TEST_POSTGRES, as `make test` sets it"
     schema = f"files_{os.getpid()}"
     store = f"{POSTGRES}&schema={schema}"
     program = """
