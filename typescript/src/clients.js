@@ -23,7 +23,7 @@ export function endpoint() {
 }
 
 /** The address that clients are made with. Each request is sent where its run is, by `fetch`. */
-const NOWHERE = 'http://outlast.invalid';
+export const NOWHERE = 'http://outlast.invalid';
 
 /**
  * `fetch` for any SDK: sends a request to the current run's proxy, in the name of the run and its open step.

@@ -1,10 +1,11 @@
 // What a program in TypeScript writes with the plug-ins: held by `tsc` against the types of the package and of the frameworks.
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { Annotation, START, StateGraph } from '@langchain/langgraph';
 import { Mastra } from '@mastra/core';
 import { Agent, type Session, tool } from '@openai/agents';
 import { generateText, type LanguageModel, tool as aiTool } from 'ai';
 import { connect, map, run, tool as once, type Run } from 'outlast';
-import { durable as durableSet } from 'outlast/ai-sdk';
+import { durable as durableSet, resumed } from 'outlast/ai-sdk';
 import { OutlastSaver, OutlastStore } from 'outlast/langgraph';
 import { OutlastStorage } from 'outlast/mastra';
 import { durable, OutlastSession } from 'outlast/openai-agents';
@@ -28,3 +29,7 @@ export const graph = new StateGraph(Annotation.Root({ n: Annotation<number>() })
   .compile({ checkpointer: new OutlastSaver({ connection }), store: new OutlastStore({ connection }) });
 export const ask = (model: LanguageModel) =>
   generateText({ model, prompt: 'refund bob', tools: durableSet({ refund: aiTool({ inputSchema: parameters, execute: async ({ who }) => who }) }, { refund: { effects: 'read' } }) });
+export const again = async () => {
+  const answer = await resumed('chat', { connection });
+  return answer && createOpenAICompatible({ name: 'openai', ...answer })('gpt-4o-mini');
+};
