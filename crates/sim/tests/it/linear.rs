@@ -1,12 +1,12 @@
-//! Short histories of one key and of one budget, by several clients on two processes with faults, are linearizable:
+//! Short histories of one key, of one budget and of one run's lease, by several clients on two processes with faults, are linearizable:
 //! each operation took effect at one moment between its beginning and its end.
 
 use std::sync::Arc;
 
 use outlast_core::{
     engine::{
-        Actor, Admission, Admit, Bill, Change, Claim, Claimed, Close, Error as Refused, Op, Outcome, Put,
-        Register, Settle, Start,
+        Actor, Admission, Admit, Bill, Change, Claim, Claimed, Close, DeclareDead, Error as Refused, Op,
+        Outcome, Put, Register, Settle, Start,
     },
     envelope::{Limits, Unit},
     journal::{Opening, iteration_scope},
@@ -15,7 +15,7 @@ use outlast_core::{
     run::{Identity, Spec},
     state::Name,
     store::{Ask as _, Durability, Error, Ticket},
-    words::{Digest, ManualClock, MatchKey, Micros, RunId, ServiceTier, Slot, Usage},
+    words::{AttemptNo, Digest, ManualClock, MatchKey, Micros, RunId, ServiceTier, Slot, Usage},
 };
 use outlast_sim::{Bug, Fault, FaultStore, Rng, Why, resolved};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
@@ -85,6 +85,55 @@ impl SequentialSpec for Purse {
             }
         }
         Spent::Go
+    }
+}
+
+/// The driver's lease of one run, by the client that has it and by its attempt.
+#[derive(Clone)]
+struct Drive {
+    driver: Option<(usize, i64)>,
+    attempts: i64,
+    dead: [bool; CLIENTS],
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Act {
+    Claim { client: usize },
+    Write { client: usize, attempt: i64 },
+    Bury { client: usize },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Acted {
+    Attempt(i64),
+    Held,
+    Dead,
+    Wrote,
+    Lost,
+    Buried,
+}
+
+impl SequentialSpec for Drive {
+    type Op = Act;
+    type Ret = Acted;
+
+    fn invoke(&mut self, op: &Act) -> Acted {
+        match *op {
+            Act::Claim { client } if self.dead[client] => Acted::Dead,
+            Act::Claim { client } if self.driver.is_some_and(|(driver, _)| driver != client) => Acted::Held,
+            Act::Claim { client } => {
+                self.attempts += 1;
+                self.driver = Some((client, self.attempts));
+                Acted::Attempt(self.attempts)
+            }
+            Act::Write { client, attempt } if self.driver == Some((client, attempt)) => Acted::Wrote,
+            Act::Write { .. } => Acted::Lost,
+            Act::Bury { client } => {
+                self.dead[client] = true;
+                self.driver = self.driver.filter(|(driver, _)| *driver != client);
+                Acted::Buried
+            }
+        }
     }
 }
 
@@ -191,6 +240,57 @@ impl Trial for Spending {
             _ => *open = None,
         }
         matches!(result, Ok(Outcome::Admitted(_))).then_some(Spent::NoRoom)
+    }
+}
+
+#[derive(Default)]
+struct Driving {
+    /// Newest attempt of each client, by what it was told.
+    attempts: [i64; CLIENTS],
+    /// Whether writes name no attempt, so that a driver that lost its lease goes on.
+    ignores_lease: bool,
+}
+
+impl Trial for Driving {
+    type Spec = Drive;
+
+    fn model() -> Drive {
+        Drive { driver: None, attempts: 0, dead: [false; CLIENTS] }
+    }
+
+    fn draw(&mut self, client: &Client, disk: &MemoryStore, rng: &Rng) -> (Act, Op) {
+        let (no, instance) = (client.no, client.actor.instance);
+        let run = disk.run_no(&RunId::new("parent").unwrap()).unwrap().unwrap();
+        if rng.chance(15) {
+            let heartbeat_seen = disk.inspect(|t, _| t.instances[&instance].heartbeat);
+            let bury = DeclareDead { instance, heartbeat_seen, left: false, heir: None };
+            return (Act::Bury { client: no }, bury.into());
+        }
+        if self.attempts[no] == 0 || rng.chance(40) {
+            let claim =
+                Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+            return (Act::Claim { client: no }, claim.into());
+        }
+        let attempt = AttemptNo(self.attempts[no]);
+        let actor = (!self.ignores_lease).then_some((Actor { run, attempt, instance }, Slot::DRIVER));
+        let changes = vec![Change::set(Name::new("shared", "", "key"), b"value")];
+        let write = Act::Write { client: no, attempt: attempt.0 };
+        (write, Put { actor, changes, transaction: None }.into())
+    }
+
+    fn meaning(&mut self, client: &Client, result: &Result<Outcome, Error>) -> Option<Acted> {
+        Some(match result {
+            Ok(Outcome::Claimed(Claimed::Attempt { attempt, .. })) => {
+                self.attempts[client.no] = attempt.0;
+                Acted::Attempt(attempt.0)
+            }
+            Ok(Outcome::Put(_)) => Acted::Wrote,
+            Ok(Outcome::Swept(_)) => Acted::Buried,
+            Err(Error::Engine(Refused::RunHeld { .. })) => Acted::Held,
+            Err(Error::Engine(Refused::InstanceDead)) => Acted::Dead,
+            Err(Error::Engine(Refused::LeaseLost { .. })) => Acted::Lost,
+            _ => return None,
+        })
     }
 }
 
@@ -348,4 +448,14 @@ fn spending_from_a_budget_is_linearizable() {
 #[test]
 fn spending_decided_on_a_stale_budget_is_not() {
     assert!(broken(Spending::default, Some(Bug::StaleAdmission)).is_some());
+}
+
+#[test]
+fn the_lease_of_a_run_is_linearizable() {
+    assert_eq!(broken(Driving::default, None), None);
+}
+
+#[test]
+fn writes_that_name_no_lease_are_not() {
+    assert!(broken(|| Driving { ignores_lease: true, ..Driving::default() }, None).is_some());
 }
