@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use outlast_server::{
     state::{StateDesk, Writer},
     work::take::Taken,
 };
+use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -345,7 +346,7 @@ impl Engine {
     /// Returns the address of this process's proxy. The first call starts the proxy.
     fn face(&self, py: Python<'_>) -> PyResult<String> {
         let address = self.shared.read(py, |core| {
-            let mut face = core.face.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut face = core.face.lock();
             match *face {
                 Some(address) => Ok(address),
                 None => Ok::<_, Failure>(*face.insert(face::start(core)?)),

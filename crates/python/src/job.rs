@@ -1,9 +1,6 @@
 //! Recorded items of a job, read once in pages and found by key.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use outlast_core::{
     envelope::Unit,
@@ -12,6 +9,7 @@ use outlast_core::{
     store::{Error, Page, RunFilter, Store},
     words::{Digest, RunNo, Seq},
 };
+use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
 use serde_json::json;
 
@@ -86,10 +84,6 @@ impl Items {
         }
         Ok(Items { shared, run, memory: Mutex::new(memory) })
     }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Known {
@@ -117,7 +111,7 @@ impl Items {
         content: Option<[u8; 32]>,
         version: Option<[u8; 32]>,
     ) -> Option<(i64, &'static str, i64, i64, i64, bool, bool)> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let known = memory.by_key.get_mut(key)?;
         known.wanted = true;
         let differs = |now: Option<[u8; 32]>, then: Option<Digest>| {
@@ -144,7 +138,7 @@ impl Items {
         let recorded = py.detach(|| {
             if self.is_worth_a_page() {
                 let page = core.store.items(self.run, &Page::new(Seq(seq.0 - 1), PAGE).with_values())?;
-                let mut memory = self.memory();
+                let mut memory = self.memory.lock();
                 memory.hits = 0;
                 memory.page = page.into_iter().filter_map(|(row, v)| Some((row.seq, v?))).collect();
             }
@@ -158,17 +152,17 @@ impl Items {
 
     /// Returns the number of recorded items that the input of this attempt does not contain.
     fn vanished(&self) -> usize {
-        self.memory().by_key.values().filter(|known| !known.wanted).count()
+        self.memory.lock().by_key.values().filter(|known| !known.wanted).count()
     }
 
     fn __len__(&self) -> usize {
-        self.memory().by_key.len()
+        self.memory.lock().by_key.len()
     }
 }
 
 impl Items {
     fn found(&self, seq: Seq) -> Option<Payload> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         if let Some(kept) = memory.values.get(&seq) {
             return Some(kept.clone());
         }
@@ -180,7 +174,7 @@ impl Items {
     /// Returns whether enough results of the last page were used for another page to be worth reading, or no
     /// page was read yet.
     fn is_worth_a_page(&self) -> bool {
-        let memory = self.memory();
+        let memory = self.memory.lock();
         memory.hits * 4 >= memory.page.len() + memory.hits
     }
 }

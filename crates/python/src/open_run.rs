@@ -1,6 +1,6 @@
 //! An attempt this process acts in, through which steps, items, loops, checkpoints and state are written.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use outlast::{
     files::{Moment, keeper::Taker},
@@ -19,6 +19,7 @@ use outlast_server::{
     reservation,
     work::{self, Deed, Hand, How, take::Taken},
 };
+use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
@@ -236,7 +237,7 @@ impl OpenRun {
         let actor = (self.actor, self.slot);
         let keep =
             || files::keep(&core, actor, self.driven, directory, from_last_step).map_err(Failure::from);
-        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = Some(py.detach(keep)?);
+        *self.files.lock() = Some(py.detach(keep)?);
         Ok(())
     }
 
@@ -244,7 +245,7 @@ impl OpenRun {
     /// A failure is only said.
     fn take_files(&self, py: Python<'_>, key: String, is_item: bool) {
         py.detach(|| {
-            if let Some(taker) = &mut *self.files.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(taker) = &mut *self.files.lock() {
                 taker.take(files::end_of(key, is_item));
             }
         });
@@ -266,7 +267,7 @@ impl OpenRun {
     fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         py.detach(|| {
-            if let Some(mut taker) = self.files.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(mut taker) = self.files.lock().take() {
                 taker.take(Moment::End);
             }
         });

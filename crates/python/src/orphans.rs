@@ -3,21 +3,20 @@
 //! While the process lives, other processes take them for alive, so they keep their runs and items. Only this process
 //! knows better: it declares them dead when it opens that store again.
 
-use std::sync::{Mutex, PoisonError};
-
 use outlast_core::{
     store::{Error, Store},
     words::InstanceNo,
 };
 use outlast_process::identity;
 use outlast_server::node::declare_dead;
+use parking_lot::Mutex;
 
 /// Place, instance and process id of each. A process forked from that one does not own them.
 static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());
 
 /// Remembers that this process no longer uses `instance` of the store at `place`, but could not deregister it there.
 pub fn left_behind(place: String, instance: InstanceNo) {
-    ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push((place, instance, std::process::id()));
+    ORPHANS.lock().push((place, instance, std::process::id()));
 }
 
 /// Declares dead the instances left behind at `place`, before this process registers there again. Synced.
@@ -26,7 +25,7 @@ pub fn left_behind(place: String, instance: InstanceNo) {
 pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     let mine = |orphan: &(String, InstanceNo, u32)| orphan.0 == place && orphan.2 == std::process::id();
     let orphans: Vec<_> = {
-        let mut all = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = ORPHANS.lock();
         all.extract_if(.., |orphan| mine(orphan)).collect()
     };
     // Registering reports what is wrong with /proc.

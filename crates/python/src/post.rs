@@ -2,12 +2,13 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Wake},
 };
 
 use outlast_core::{engine::Outcome, store};
 use outlast_server::work::Hand;
+use parking_lot::Mutex;
 use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;
 
@@ -47,7 +48,7 @@ impl Post {
 
     /// Passes an outcome to `letter` from a runtime thread, as the store's thread must not wait for the interpreter.
     pub fn send(&self, letter: Letter, outcome: Result<Outcome, store::Error>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.push((letter, outcome));
         if waiting.len() == 1 {
             let post = self.clone();
@@ -57,7 +58,7 @@ impl Post {
 
     /// Delivers all queued outcomes, including those added while waiting for the interpreter.
     fn deliver(&self) {
-        let take = || std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let take = || std::mem::take(&mut *self.waiting.lock());
         // `None`: the interpreter is gone, and with it whoever waited.
         let told = Python::try_attach(|py| tell(py, take()));
         // The loop was closed meanwhile, so no one waits there.
@@ -76,7 +77,7 @@ struct Awaited {
 impl Awaited {
     fn look(self: Arc<Self>) {
         let waker = self.clone().into();
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let Some((ticket, _)) = open.as_mut() else { return };
         if let Poll::Ready(outcome) = Pin::new(ticket).poll(&mut Context::from_waker(&waker))
             && let Some((_, letter)) = open.take()

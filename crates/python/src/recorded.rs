@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -10,6 +10,7 @@ use outlast_core::{
     store::{Error, Store},
     words::{Digest, RunNo, Seq},
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::{
@@ -79,7 +80,7 @@ impl Recorded {
 
     /// Reads the steps of the iteration `scope` from the store into memory. Call it once, before any look-up.
     pub fn read(&self, store: &dyn Store, scope: &str) -> Result<(), Error> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let mut after = Seq(0);
         loop {
             let page = store.steps(self.run, after, PAGE)?;
@@ -103,7 +104,7 @@ impl Recorded {
     pub fn replay(&self, py: Python<'_>, base: &str) -> PyResult<Option<Vec<u8>>> {
         let here = strand::here(py)?;
         let (seq, kept) = {
-            let mut memory = self.memory();
+            let mut memory = self.memory.lock();
             memory.strands.note(here);
             let found = match memory.next(base) {
                 0 => memory.at(base),
@@ -121,10 +122,6 @@ impl Recorded {
         let core = self.shared.core()?;
         // Releasing the interpreter's lock would cost as much as this short read of a cached page.
         Ok(Some(value(core.store.as_ref(), self.run, seq)?))
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,7 +226,7 @@ impl Recorded {
     /// then decides, and calls `take` to reserve the key.
     pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
         let here = strand::here(py)?;
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         memory.strands.note(here);
         let key = nth(base, memory.next(base));
         let usual = match memory.at(&key) {
@@ -246,7 +243,7 @@ impl Recorded {
     /// Takes and returns the key of a step that begins: its base, or the next repetition of it.
     fn take(&self, py: Python<'_>, base: &str) -> PyResult<String> {
         let here = strand::here(py)?;
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         memory.strands.note(here);
         let n = memory.next(base);
         memory.take(base);
@@ -258,7 +255,7 @@ impl Recorded {
         // A base ends in a bracket, followed by the repetition number.
         let (base, place) = key.split_at(key.rfind(')').map_or(key.len(), |at| at + 1));
         let n = place.strip_prefix('#').map_or(Ok(0), str::parse);
-        if let (Ok(n), Some(begun)) = (n, self.memory().begun.get_mut(base)) {
+        if let (Ok(n), Some(begun)) = (n, self.memory.lock().begun.get_mut(base)) {
             begun.freed.insert(n);
         }
     }
@@ -266,24 +263,24 @@ impl Recorded {
     /// Records the strand from which a step with the caller's own key is called.
     fn note_strand(&self, py: Python<'_>) -> PyResult<()> {
         let here = strand::here(py)?;
-        self.memory().strands.note(here);
+        self.memory.lock().strands.note(here);
         Ok(())
     }
 
     /// Returns whether one thread or task did all steps so far, so that their order does not depend on timing.
     #[getter]
     fn is_sequential(&self) -> bool {
-        self.memory().strands.is_one()
+        self.memory.lock().strands.is_one()
     }
 
     /// Marks the order of steps as dependent on timing from now on.
     fn be_concurrent(&self) {
-        self.memory().strands.be_several();
+        self.memory.lock().strands.be_several();
     }
 
     /// Returns the newest entry of `key` as (seq, state), or None. A finished one counts as used from now on.
     fn find(&self, key: &str) -> Option<(i64, &'static str)> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let at = memory.at(key)?;
         if memory.steps[at].state == State::Done {
             memory.used(at);
@@ -294,7 +291,7 @@ impl Recorded {
 
     /// Returns the oldest finished step of this name that was not asked for, as (seq, key), and how many there are.
     fn unused(&self, name: &str) -> Option<(i64, String, usize)> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let count = memory.count(name);
         let step = memory.oldest_unused(name)?;
         Some((step.seq.0, step.key.to_string(), count))
@@ -302,7 +299,7 @@ impl Recorded {
 
     /// Marks all steps before `seq` as used: the program resumes from what it saved there.
     fn pass_over(&self, seq: i64) {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         while memory.steps.get(memory.passed).is_some_and(|step| step.seq.0 < seq) {
             let at = memory.passed;
             memory.used(at);
@@ -312,13 +309,13 @@ impl Recorded {
 
     /// Returns the number of different step keys.
     fn __len__(&self) -> usize {
-        self.memory().by_key.len()
+        self.memory.lock().by_key.len()
     }
 
     /// Adds a step that this attempt has recorded itself.
     fn note(&self, key: String, seq: i64, done: bool) {
         let state = if done { State::Done } else { State::Failed };
-        self.memory().push(Kept { key: key.into(), seq: Seq(seq), state, unused: None, value: None });
+        self.memory.lock().push(Kept { key: key.into(), seq: Seq(seq), state, unused: None, value: None });
     }
 
     /// Returns a key without its repetition number. `arguments` is any text that is equal for equal arguments.

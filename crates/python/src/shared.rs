@@ -1,9 +1,6 @@
 //! Resources of an open engine, which its handles share.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc};
 
 use outlast::program::{actor, context::Context};
 use outlast_core::{
@@ -17,6 +14,7 @@ use outlast_server::{
     state::StateDesk,
     work::{Hand, Openings},
 };
+use parking_lot::Mutex;
 use pyo3::{PyResult, Python};
 use tokio::runtime::{Handle, Runtime};
 
@@ -63,7 +61,7 @@ impl Shared {
     /// Takes the resources in order to close the engine; `None` if they were taken before, or in a forked child.
     pub fn take(&self) -> Option<(Arc<Core>, Runtime)> {
         self.is_own().ok()?;
-        self.core.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.core.lock().take()
     }
 
     /// Checks that this process opened the engine. Errors: `ForkedHandle` in a forked child.
@@ -89,7 +87,7 @@ impl Shared {
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         // The pid is checked first: in a forked child, the holder of the lock may not exist.
         self.is_own()?;
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let core = self.core.lock();
         core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
     }
 
@@ -106,11 +104,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.pid != outlast_store::process::id()
-            && let Ok(core) = self.core.get_mut()
-        {
+        if self.pid != outlast_store::process::id() {
             // The store's threads exist only in the parent: closing it here would wait for them forever.
-            std::mem::forget(core.take());
+            std::mem::forget(self.core.get_mut().take());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pending commit for Python, waited for by a thread or a task: an effect of `outlast.effects`.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -10,6 +10,7 @@ use outlast_core::{
     store::{self, Durability, Store},
 };
 use outlast_server::work::Hand;
+use parking_lot::Mutex;
 use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 use crate::{
@@ -66,19 +67,19 @@ impl Ticket {
     /// Returns the ticket with an action to run once the operation is committed. The action is not run if the
     /// operation fails, or if the ticket is dropped without a wait.
     pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
-        *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(after));
+        *self.after.lock() = Some(Box::new(after));
         self
     }
 
     fn after(&self) -> After {
-        let after = self.after.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let after = self.after.lock().take();
         after.unwrap_or_else(|| Box::new(|| {}))
     }
 
     /// Returns the ticket with parts of a long value that are committed before the operation. If a part fails, its
     /// error is the ticket's answer.
     pub fn behind(self, parts: Vec<StorePart>) -> Ticket {
-        *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
+        *self.parts.lock() = parts;
         self
     }
 
@@ -90,11 +91,11 @@ impl Ticket {
     }
 
     fn parts(&self) -> Vec<StorePart> {
-        std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.parts.lock())
     }
 
     fn take(&self) -> Result<(Op, Durability), Failure> {
-        let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = self.asked.lock().take();
         taken.ok_or_else(|| Failure::new("internal", "this ticket was waited for already", None))
     }
 
@@ -164,7 +165,7 @@ impl Ticket {
         let letter = Letter { to: future.clone().unbind(), hand: self.hand.clone() };
         let (op, durability) = self.take()?;
         let parts = self.parts();
-        if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {
+        if parts.is_empty() && self.after.lock().is_none() {
             // Submitted at once: no parts come first, and no action follows.
             self.post.when(self.store.submit(op, durability), letter);
             return Ok(future);
