@@ -134,7 +134,7 @@ class OutlastSession:
             return fn(*args)
 
         # A model decides what a session is told next: a restarted one may tell it something else.
-        spec = StepSpec(f"session {self.session_id}: {what}", done, None, None, None, False, may_diverge=True)
+        spec = StepSpec(f"session {self.session_id}: {what}", done, may_diverge=True)
         return await begin(run, spec, args, {})
 
     # --- what is stored: `item/N` and the number of the next one

@@ -99,7 +99,7 @@ class _Backend(JournalCallableOperationBackend[Any]):  # type: ignore[misc,unuse
                 return await body()
 
             return _payload(await ToolSpec(name, config).call(made, (), args, id=id))
-        return await begin(current.run, StepSpec(name, body, None, None, None, False, may_diverge=True), (), {})
+        return await begin(current.run, StepSpec(name, body, may_diverge=True), (), {})
 
 
 def _payload(outcome: object) -> object:

@@ -40,7 +40,7 @@ def step(
 
     def decorate(fn: F) -> F:
         label = label_of(fn, name, "step", "name")
-        spec = StepSpec(label, fn, None, Retry.of(retries), timeout, at_most_once)
+        spec = StepSpec(label, fn, retry=Retry.of(retries), timeout=timeout, at_most_once=at_most_once)
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             current = scope.variable.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import threading
@@ -19,33 +20,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LONG_KEY = 128
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class StepSpec:
     """The parameters of `Run.step` and of `@outlast.step`, checked. Errors: `TypeError`, `ValueError`."""
 
-    __slots__ = ("name", "fn", "key", "retry", "timeout", "at_most_once", "may_diverge")
+    name: str
+    fn: Callable[..., Any]
+    #: The caller's own key; None for a step that is known by its name and arguments.
+    key: str | None = None
+    retry: Retry | None = None
+    #: Seconds for each try.
+    timeout: float | None = None
+    at_most_once: bool = False
+    #: Whether the step may be a new one while recorded steps of its name are left over: a model decides about it.
+    may_diverge: bool = False
 
-    def __init__(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        key: str | None,
-        retry: Retry | None,
-        timeout: float | None,
-        at_most_once: bool,
-        may_diverge: bool = False,
-    ) -> None:
-        self.name = name
-        self.fn = fn
-        #: The caller's own key; None for a step that is known by its name and arguments.
-        self.key = key
-        self.retry = retry
-        #: Seconds for each try.
-        self.timeout = timeout
-        self.at_most_once = at_most_once is not False and bool(at_most_once)
-        #: Whether the step may be a new one while recorded steps of its name are left over: a model decides about it.
-        self.may_diverge = may_diverge
-        if type(name) is not str or not callable(fn) or key is not None or timeout is not None or at_most_once:
+    def __post_init__(self) -> None:
+        if type(self.name) is not str or not callable(self.fn) or self.key is not None or self.timeout is not None or self.at_most_once:
             self._check()
+        self.at_most_once = self.at_most_once is not False and bool(self.at_most_once)
 
     def _check(self) -> None:
         self._check_function()
