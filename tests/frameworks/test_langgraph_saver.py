@@ -255,11 +255,11 @@ def test_a_deleted_thread_leaves_no_value_in_the_store(rt):
     secret = "the secret word" * 9
     put(saver, put(saver, said=[secret])["configurable"]["checkpoint_id"], said=[secret, "b"])
     saver.delete_thread("t")
-    states = saver._rows._states
+    reads = saver._rows._reads
     keys = _keys_ever(rt)
     assert len(keys) == 5
     for key in keys:
-        assert all(value is None for _, _, value, *_ in states.history("langgraph", "t", key, 0, 100)[1])
+        assert all(version.value is None for version in reads.history("langgraph", "t", key))
     assert saver.get_tuple(config()) is None and list(saver.list(None)) == []
 
 

@@ -376,16 +376,14 @@ def test_a_replay_that_follows_gives_what_is_committed_later_and_ends_at_its_end
 
 
 def test_a_replay_that_is_not_whole_warns():
-    from outlast.state.embedded import Events
+    from outlast.state.reads import Events, Reads
 
-    class Compacted:
-        def head(self, namespace):
-            return 7
+    class Compacted(Reads):
+        def told(self, **query):
+            yield "compacted", 0, None
+            yield "head", 0, 7
 
-        def events(self, *range):
-            return True, []
-
-    events = Events(Compacted(), "default", ME, None, None)
+    events = Events(Compacted(), {"namespace": "default", "agent": ME})
     with pytest.warns(outlast.CompactedWarning):
         assert list(events.until_now()) == [] and events.head == 7
 

@@ -318,18 +318,6 @@ impl Engine {
         Ok(found.map(|(seq, v)| (seq.0, PyBytes::new(py, &v))))
     }
 
-    /// Returns a state value with its version, None if the key never existed or is deleted.
-    fn state<'py>(
-        &self,
-        py: Python<'py>,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-    ) -> PyResult<Option<(i64, Bound<'py, PyBytes>)>> {
-        let item = self.shared.read(py, |core| core.store.state(namespace, agent, key))?;
-        Ok(item.and_then(|i| Some((i.version, PyBytes::new(py, &i.value?)))))
-    }
-
     /// Changes state outside of any run. Synced.
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;

@@ -7,14 +7,10 @@ use outlast_core::{
         Change,
         state::transaction::{self, Conflicts, Seen, Transactions},
     },
-    reads::places,
-    state::{At, Item, Name, Position, ResumePoint},
-    store::{
-        self, Ask as _, Durability, Store, Which,
-        state::{EventRange, Moment, Scan},
-    },
-    words::{Micros, RunNo},
+    state::{At, Item, Name, Position},
+    store::{self, Ask as _, Durability, Store, state::Scan},
 };
+use outlast_server::{api::state::ask, state::Error as StateError};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{engine::Engine, error::Failure, open_run::OpenRun, shared::Shared, values::RawChange};
@@ -22,16 +18,9 @@ use crate::{engine::Engine, error::Failure, open_run::OpenRun, shared::Shared, v
 /// Size in bytes above which a value is compressed without the interpreter's lock.
 const LARGE: usize = 32 << 10;
 
-/// A version as Python sees it: key, version, value (None if deleted), commit, time in microseconds since the Unix
-/// epoch, and the numbers of the run and of the attempt that wrote it.
-type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64, i64, Option<i64>, Option<i64>);
-
-/// View of a key inside a transaction: the number of its own changes, the last one's value, and the version that was
-/// current when it began.
-type RawSeen<'py> = (i64, Option<Bound<'py, PyBytes>>, Option<RawItem<'py>>);
-
-/// A version in the order of all writes: its position, the transaction that made it, and the version itself.
-type RawEvent<'py> = (i64, Option<String>, RawItem<'py>);
+/// Row of a plug-in: key, version, value (None if deleted), and time in microseconds since the Unix epoch. Its value is not
+/// read as JSON.
+type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64);
 
 /// Access from Python to the versioned state of one store.
 #[pyclass(frozen, module = "outlast._native")]
@@ -79,80 +68,20 @@ impl States {
         Ok(item.map(|i| raw(py, i)))
     }
 
-    /// Returns the version current at `moment`: a "version", or after a "commit", a "time" (microseconds), a
-    /// "position".
-    fn at<'py>(
+    /// Returns what REST answers to a question about the state, in JSON. See `api::state::ask`.
+    fn ask<'py>(
         &self,
         py: Python<'py>,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        by: &str,
-        moment: i64,
-    ) -> PyResult<Option<RawItem<'py>>> {
-        let at = match by {
-            "commit" => At::Commit(moment),
-            "time" => At::Time(Micros(moment)),
-            "position" => At::Position(Position(moment)),
-            _ => {
-                let item = self.read(py, |s| s.state_at(namespace, agent, key, Which::Version(moment)))?;
-                return Ok(item.map(|i| raw(py, i)));
-            }
-        };
-        let item = self.read(py, |s| s.state_at(namespace, agent, key, at.into()))?;
-        Ok(item.map(|i| raw(py, i)))
-    }
-
-    /// Returns versions of a key above `after`, oldest first: (oldest that is kept, versions).
-    fn history<'py>(
-        &self,
-        py: Python<'py>,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        after: i64,
-        limit: usize,
-    ) -> PyResult<(i64, Vec<RawItem<'py>>)> {
-        let history = self.read(py, |s| s.state_history(namespace, agent, key, after, limit))?;
-        Ok((history.oldest, history.items.into_iter().map(|i| raw(py, i)).collect()))
+        question: &str,
+        words: Vec<(String, String)>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let text = self.shared.read(py, |core| ask::answer(core.store.as_ref(), question, words))?;
+        Ok(PyBytes::new(py, &text))
     }
 
     /// Returns the store's newest position. All pages of one scan are read at one position.
     fn position(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.read(py, |s| s.state_position())?.0)
-    }
-
-    /// Returns the namespace's newest commit, 0 before the first.
-    fn head(&self, py: Python<'_>, namespace: &str) -> PyResult<i64> {
-        Ok(self.read(py, |s| s.namespace(namespace))?.map_or(0, |n| n.commit))
-    }
-
-    /// Returns the names of all namespaces.
-    fn namespaces(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let found = self.read(py, places::namespaces)?;
-        Ok(found.into_iter().map(|namespace| namespace.name).collect())
-    }
-
-    /// Returns all agents of a namespace.
-    fn agents(&self, py: Python<'_>, namespace: &str) -> PyResult<Vec<String>> {
-        self.read(py, |s| places::agents(s, namespace))
-    }
-
-    /// Returns a page of live keys, without reading values.
-    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
-    fn keys(
-        &self,
-        py: Python<'_>,
-        namespace: &str,
-        agent: &str,
-        prefix: &str,
-        after: Option<String>,
-        position: i64,
-        limit: usize,
-    ) -> PyResult<Vec<String>> {
-        let scan = scan(namespace, agent, prefix, after, position, limit);
-        let page = self.read(py, |s| s.state_keys(&scan))?;
-        Ok(page.into_iter().map(|listed| listed.key).collect())
     }
 
     /// Returns a page of live keys with their values.
@@ -167,60 +96,11 @@ impl States {
         position: i64,
         limit: usize,
     ) -> PyResult<Vec<RawItem<'py>>> {
-        let scan = scan(namespace, agent, prefix, after, position, limit);
+        let at = At::Position(Position(position));
+        let (namespace, agent, prefix) = (namespace.to_owned(), agent.to_owned(), prefix.to_owned());
+        let scan = Scan { namespace, agent, prefix, after, at, limit };
         let page = self.read(py, |s| s.state_scan(&scan))?;
         Ok(page.into_iter().map(|i| raw(py, i)).collect())
-    }
-
-    /// Returns a page of the changes of an agent's keys behind the position `after`: (whether compaction removed some,
-    /// events as (position, transaction, version)). The end is a (kind, moment) as in `at`.
-    #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
-    fn events<'py>(
-        &self,
-        py: Python<'py>,
-        namespace: &str,
-        agent: &str,
-        from: Option<(String, i64)>,
-        to: Option<(String, i64)>,
-        after: i64,
-        limit: usize,
-    ) -> PyResult<(bool, Vec<RawEvent<'py>>)> {
-        let moment = |(by, at): (String, i64)| match by.as_str() {
-            "time" => Moment::Time(Micros(at)),
-            _ => Moment::Commit(at),
-        };
-        let range = EventRange {
-            namespace: namespace.to_owned(),
-            agent: agent.to_owned(),
-            from: from.map(moment),
-            to: to.map(moment),
-            after: Position(after),
-            limit,
-        };
-        let page = self.read(py, |s| s.state_events(&range))?;
-        let events =
-            page.events.into_iter().map(|e| (e.item.position.0, e.transaction, raw(py, e.item))).collect();
-        Ok((page.compacted, events))
-    }
-
-    /// Returns where a loop over `prefix0`, `prefix1`, … resumes: (the last index that is done, -1 if none; the
-    /// last that is pending, and its key).
-    fn resume_point(
-        &self,
-        py: Python<'_>,
-        namespace: &str,
-        agent: &str,
-        prefix: &str,
-    ) -> PyResult<(i64, Option<i64>, Option<String>)> {
-        let ResumePoint { done, pending, pending_key } =
-            self.read(py, |s| s.resume_point(namespace, agent, prefix))?;
-        Ok((done, pending, pending_key))
-    }
-
-    /// Returns the id of the run with this number; None if there is none.
-    fn run_id(&self, py: Python<'_>, run: i64) -> PyResult<Option<String>> {
-        let view = self.read(py, |s| s.run(RunNo(run)))?;
-        Ok(view.map(|v| v.run.id.to_string()))
     }
 
     // --- transactions
@@ -252,7 +132,8 @@ impl States {
         self.with(|all, now| all.change(id, Change { expected, ..change }, now))
     }
 
-    /// Returns the value of a key as an open transaction sees it.
+    /// Returns an open transaction's own changes of a key: their number, the last one's value, and the position at which
+    /// the transaction reads everything else.
     fn see<'py>(
         &self,
         py: Python<'py>,
@@ -260,18 +141,16 @@ impl States {
         namespace: &str,
         agent: &str,
         key: &str,
-    ) -> PyResult<RawSeen<'py>> {
+    ) -> PyResult<(i64, Option<Bound<'py, PyBytes>>, i64)> {
         let name = Name::new(namespace, agent, key);
         let (seen, snapshot) =
             self.with(|all, now| Ok((all.see(id, &name, now)?, all.snapshot(id, now)?)))?;
-        let before = self.read(py, |s| s.state_at(namespace, agent, key, At::Position(snapshot).into()))?;
-        let before = before.map(|i| raw(py, i));
         let (changes, value) = match seen {
             Seen::Own { value, changes } => (changes, value),
             Seen::Snapshot(_) => (0, None),
         };
         let value = value.map(|v| v.decoded()).transpose().map_err(damaged)?;
-        Ok((changes, value.map(|v| PyBytes::new(py, &v)), before))
+        Ok((changes, value.map(|v| PyBytes::new(py, &v)), snapshot.0))
     }
 
     /// Commits a transaction as a whole under the run of `open_run`, and returns its commit number, 0 if it was empty.
@@ -331,27 +210,21 @@ impl States {
     }
 }
 
-fn scan(
-    namespace: &str,
-    agent: &str,
-    prefix: &str,
-    after: Option<String>,
-    position: i64,
-    limit: usize,
-) -> Scan {
-    let at = At::Position(Position(position));
-    let (namespace, agent, prefix) = (namespace.to_owned(), agent.to_owned(), prefix.to_owned());
-    Scan { namespace, agent, prefix, after, at, limit }
-}
-
 fn raw(py: Python<'_>, item: Item) -> RawItem<'_> {
-    let value = item.value.map(|v| PyBytes::new(py, &v));
-    let (run, attempt) = (item.run.map(|r| r.0), item.attempt.map(|a| a.0));
-    (item.key, item.version, value, item.commit, item.at.0, run, attempt)
+    (item.key, item.version, item.value.map(|v| PyBytes::new(py, &v)), item.at.0)
 }
 
 fn damaged(e: outlast_core::journal::payload::PayloadError) -> PyErr {
     Failure::from(store::Error::Corrupt { what: format!("a value held in memory: {e}") }).into()
+}
+
+impl From<StateError> for Failure {
+    fn from(e: StateError) -> Failure {
+        match e {
+            StateError::Store(e) => e.into(),
+            e => Failure::new(e.code(), e.to_string(), e.hint().as_deref()),
+        }
+    }
 }
 
 impl From<transaction::Error> for Failure {

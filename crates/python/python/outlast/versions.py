@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from .errors import NotSerializable
 from .waiting import paged
@@ -13,9 +13,8 @@ from .waiting import paged
 if TYPE_CHECKING:
     from . import _native
 
-# Rows and keys of one page.
+# Rows of one page.
 _ROWS = 500
-_KEYS = 5_000
 
 
 @dataclasses.dataclass
@@ -93,31 +92,6 @@ def encode(value: Any) -> bytes:
             f"a value cannot be kept as JSON: {e}",
             hint="write numbers, texts, lists and dicts",
         ) from e
-
-
-def result(
-    key: str, raw: "_native.Item | None", run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
-) -> StateResult:
-    """Makes the `StateResult` of one version of a key, from the row that the engine returns. `run_id` maps a run's number to
-    its id."""
-    if raw is None:
-        return StateResult(None, 0, 0, False, key)
-    _, version, value, commit, at_us, run, attempt = raw
-    return StateResult(
-        None if value is None else decode(value), version, commit, value is not None, key,
-        moment(at_us), None if run is None else run_id(run), attempt,
-    )  # fmt: skip
-
-
-def history(states: "_native.States", namespace: str, agent: str, key: str) -> "Iterator[_native.Item]":
-    """All kept versions of a key, oldest first."""
-    return paged(lambda last: states.history(namespace, agent, key, last[1] if last else 0, _ROWS)[1], _ROWS)
-
-
-def keys(states: "_native.States", namespace: str, agent: str, prefix: str) -> list[str]:
-    """An agent's keys below a prefix, all at one moment."""
-    position = states.position()
-    return list(paged(lambda last: states.keys(namespace, agent, prefix, last, position, _KEYS), _KEYS))
 
 
 def scan(states: "_native.States", namespace: str, agent: str, prefix: str) -> "Iterator[_native.Item]":

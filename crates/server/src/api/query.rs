@@ -28,6 +28,17 @@ impl Query {
         Ok(query)
     }
 
+    /// Makes a query of words that came in another way than in a URL.
+    pub fn of(words: Vec<(String, String)>) -> Query {
+        Query(words)
+    }
+
+    /// Returns the query with the names of a key, in their order in a path, as words of their own.
+    pub fn with_key(&self, path: &[String]) -> Query {
+        let names = ["namespace", "agent", "key"].map(str::to_owned).into_iter();
+        Query(self.0.iter().cloned().chain(names.zip(path.iter().cloned())).collect())
+    }
+
     fn words(text: &str) -> Result<Query, Error> {
         let mut words: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|p| !p.is_empty()) {

@@ -164,19 +164,19 @@ pub static STATE: Face = Face {
         GET    "/v1/state/{namespace}/{agent}/{key}" Writer ["version" "commit" "time"] state::get;
         PUT    "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::put;
         DELETE "/v1/state/{namespace}/{agent}/{key}" Writer ["expected_version" "transaction"] state::delete;
-        GET    "/v1/state/{namespace}/{agent}/{key}/history" Writer ["after" "limit"] state::history;
+        GET    "/v1/state/{namespace}/{agent}/{key}/history" Writer ["after" "limit"] state::reads(state::ask::history);
         GET    "/v1/state/keys" Writer [
             "namespace" "agent" "prefix" "commit" "time" "cursor" "limit"
-        ] state::keys;
+        ] state::reads(state::ask::keys);
         GET    "/v1/state/scan" Writer [
             "namespace" "agent" "prefix" "commit" "time" "cursor" "limit"
-        ] state::scan;
-        GET    "/v1/state/namespaces" Writer ["after" "limit"] state::namespaces;
-        GET    "/v1/state/agents" Writer ["namespace" "after" "limit"] state::agents;
+        ] state::reads(state::ask::scan);
+        GET    "/v1/state/namespaces" Writer ["after" "limit"] state::reads(state::ask::namespaces);
+        GET    "/v1/state/agents" Writer ["namespace" "after" "limit"] state::reads(state::ask::agents);
         GET    "/v1/state/replay" Writer [
             "namespace" "agent" "from_commit" "to_commit" "from_time" "to_time" "after" "follow"
         ] state::replay::replay;
-        GET    "/v1/state/resume_point" Writer ["namespace" "agent" "prefix"] state::resume_point;
+        GET    "/v1/state/resume_point" Writer ["namespace" "agent" "prefix"] state::reads(state::ask::resume_point);
         POST   "/v1/state/transaction" Writer [] state::transact;
         GET    "/v1/state/transaction" Writer ["id"] state::outcome;
         GET    "/v1/state/keep" Writer ["namespace"] state::kept;

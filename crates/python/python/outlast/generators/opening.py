@@ -65,9 +65,9 @@ class Note:
         self.shape: str | None = None
         #: The digest of all inputs of the last life that ended; None while nobody needs it.
         self.inputs: str | None = None
-        kept = engine.state(self._namespace, _AGENT, _KEY)
+        kept = _note(engine, run)
         if kept is not None:
-            found = json.loads(kept[1])
+            found = json.loads(kept)
             self.drive, self.shape, self.inputs = found["drive"], found["shape"], found["inputs"]
 
     def keep(self) -> None:
@@ -78,9 +78,14 @@ class Note:
 
 def inherit(engine: _native.Engine, origin: str, fork: str) -> None:
     """Copies the note of a fork's origin to the fork, once."""
-    kept = engine.state(f"resume:{origin}", _AGENT, _KEY)
-    if kept is not None and engine.state(f"resume:{fork}", _AGENT, _KEY) is None:
-        engine.put([(f"resume:{fork}", _AGENT, _KEY, kept[1], None)]).wait()
+    kept = _note(engine, origin)
+    if kept is not None and _note(engine, fork) is None:
+        engine.put([(f"resume:{fork}", _AGENT, _KEY, kept, None)]).wait()
+
+
+def _note(engine: _native.Engine, run: str) -> bytes | None:
+    found = _native.States.of(engine).get(f"resume:{run}", _AGENT, _KEY)
+    return None if found is None else found[2]
 
 
 @dataclasses.dataclass(slots=True, eq=False)

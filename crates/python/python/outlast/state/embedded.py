@@ -7,26 +7,22 @@ with the step's result.
 from __future__ import annotations
 
 import json
-import warnings
-from typing import Any, Iterator
+from typing import Any
 
 from .. import _native, scope, versions
-from ..errors import CompactedWarning
 from ..opening import RunHandle, Store
 from ..scope import Changes
-from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
+from ..versions import StateResult
+from .reads import Local
 
-_EVENTS = 1_000
 
-
-class Embedded:
+class Embedded(Local):
     """The backend of a `Statehouse` on a store that is opened in this process."""
 
     def __init__(self, store: Store, first_committer: bool) -> None:
+        super().__init__(_native.States.of(store._engine))
         self._store = store
-        self._states = _native.States.of(store._engine)
         self._first_committer = first_committer
-        self._run_ids: dict[int, str | None] = {}
 
     def __repr__(self) -> str:
         return self._store.place
@@ -53,9 +49,10 @@ class Embedded:
         self._states.change(id, namespace, agent, key, None, expected)
 
     def see(self, id: str, namespace: str, agent: str, key: str) -> StateResult:
-        own, value, before = self._states.see(id, namespace, agent, key)
+        own, value, snapshot = self._states.see(id, namespace, agent, key)
+        before = self.at(namespace, agent, key, "position", snapshot)
         step, its = self._buffered(namespace, agent, key)
-        return self._over(key, before, step + own, value if own else its)
+        return self._over(before, step + own, value if own else its)
 
     def commit(self, id: str) -> int:
         run = self._run()
@@ -86,8 +83,8 @@ class Embedded:
         namespace, agent, key, value, expected = change
         if expected is not None:
             return change
-        stood = self._states.at(namespace, agent, key, "position", snapshot)
-        return (namespace, agent, key, value, (stood[1] if stood else 0) + changes.last(namespace, agent, key)[0])
+        stood = self.at(namespace, agent, key, "position", snapshot).version
+        return (namespace, agent, key, value, stood + changes.last(namespace, agent, key)[0])
 
     # --- the run and the step around
 
@@ -103,89 +100,12 @@ class Embedded:
         changes = self._changes()
         return (0, None) if changes is None else changes.last(namespace, agent, key)
 
-    def _over(self, key: str, before: _native.Item | None, own: int, value: bytes | None) -> StateResult:
+    def _over(self, before: StateResult, own: int, value: bytes | None) -> StateResult:
         """The key as a transaction sees it: as it was before, with `own` changes over it, of which the last set `value`."""
         if not own:
-            return versions.result(key, before, self._run_id)
+            return before
         decoded = None if value is None else json.loads(value)
-        return StateResult(decoded, (before[1] if before else 0) + own, 0, value is not None, key)
-
-    def _run_id(self, run: int) -> str | None:
-        if run not in self._run_ids:
-            self._run_ids[run] = self._states.run_id(run)
-        return self._run_ids[run]
-
-    # --- reads
+        return StateResult(decoded, before.version + own, 0, value is not None, before.key)
 
     def get(self, namespace: str, agent: str, key: str) -> StateResult:
-        return self._over(key, self._states.get(namespace, agent, key), *self._buffered(namespace, agent, key))
-
-    def at(self, namespace: str, agent: str, key: str, by: str, moment: int) -> StateResult:
-        return versions.result(key, self._states.at(namespace, agent, key, by, moment), self._run_id)
-
-    def history(self, namespace: str, agent: str, key: str) -> list[StateResult]:
-        return [versions.result(key, raw, self._run_id) for raw in versions.history(self._states, namespace, agent, key)]
-
-    def namespaces(self) -> list[str]:
-        return self._states.namespaces()
-
-    def agents(self, namespace: str) -> list[str]:
-        return self._states.agents(namespace)
-
-    def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        return versions.keys(self._states, namespace, agent, prefix)
-
-    def scan(self, namespace: str, agent: str, prefix: str) -> Iterator[StateResult]:
-        return (versions.result(raw[0], raw, self._run_id) for raw in versions.scan(self._states, namespace, agent, prefix))
-
-    def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        return ResumePoint(*self._states.resume_point(namespace, agent, prefix))
-
-    def events(
-        self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None
-    ) -> "Events":
-        return Events(self._states, namespace, agent, start, end)
-
-
-class Events:
-    """An agent's commits in order. Iterated again after the end, it gives the commits made since."""
-
-    def __init__(
-        self,
-        states: _native.States,
-        namespace: str,
-        agent: str,
-        start: tuple[str, int] | None,
-        end: tuple[str, int] | None,
-    ) -> None:
-        self._states = states
-        self._range = (namespace, agent, start, end)
-        self._after = 0
-        #: The namespace's newest commit when it was asked last: all up to it was given.
-        self.head = 0
-        self._warned = False
-
-    def until_now(self) -> Iterator[ReplayEvent]:
-        """The commits up to the newest that were not given yet."""
-        event: ReplayEvent | None = None
-        head = self._states.head(self._range[0])
-        while True:
-            compacted, page = self._states.events(*self._range, self._after, _EVENTS)
-            if compacted and not self._warned:
-                self._warned = True
-                warnings.warn("the replay is not whole: compaction has removed some of its versions", CompactedWarning, stacklevel=3)
-            for position, transaction, (key, version, value, commit, at_us, _, _) in page:
-                if event is not None and event.commit_ts != commit:
-                    yield event
-                    event = None
-                if event is None:
-                    event = ReplayEvent(transaction or "", commit, [], versions.moment(at_us), self._range[1])
-                decoded = None if value is None else json.loads(value)
-                event.operations.append(Operation(key, decoded, version, value is None))
-                self._after = position
-            # A page is read at one moment, which shows commits whole: only a full one ends within one.
-            if len(page) < _EVENTS:
-                break
-        if event is not None:
-            yield event
-        self.head = head
+        return self._over(self.at(namespace, agent, key, "", 0), *self._buffered(namespace, agent, key))

@@ -11,19 +11,17 @@ import json
 import os
 import time
 import uuid
-import warnings
 from pathlib import Path
 from typing import Any, Iterator
 from urllib.parse import quote, urlencode, urlsplit
 
 from .. import versions
-from ..errors import CompactedWarning, Error, NoServer, of
-from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
+from ..errors import Error, NoServer, of
+from ..versions import StateResult
+from .reads import Reads
 
 _ROOT = "/v1/state/"
 _EXPIRES_MS = 30_000
-_KEYS = 10_000
-_VALUES = 1_000
 
 Place = tuple[str, str, str]
 
@@ -41,7 +39,7 @@ class _Transaction:
     seen: dict[Place, int] = dataclasses.field(default_factory=dict)
 
 
-class Remote:
+class Remote(Reads):
     """The backend of a `Statehouse` on a server. Threads share its connections."""
 
     def __init__(self, url: str, first_committer: bool) -> None:
@@ -194,71 +192,31 @@ class Remote:
 
     # --- reads
 
+    def ask(self, question: str, **words: Any) -> Any:
+        if "key" in words:
+            place = "/".join(quote(words.pop(part), safe="") for part in ("namespace", "agent", "key"))
+            question = place if question == "version" else f"{place}/{question}"
+        return self._ask("GET", question, **words)
+
     def get(self, namespace: str, agent: str, key: str) -> StateResult:
         return self.at(namespace, agent, key, "", 0)
 
     def at(self, namespace: str, agent: str, key: str, by: str, moment: int) -> StateResult:
-        """A key as it was at a version, commit or time; as it is now without `by`."""
         try:
-            return _result(self._ask("GET", _item(namespace, agent, key), **({by: _named(by, moment)} if by else {})))
+            return super().at(namespace, agent, key, by, moment)
         except Error as e:
             if e.code != "no_such_key":
                 raise
         # Never written by then, or deleted: the history has the version that deleted it.
         last = StateResult(None, 0, 0, False, key)
-        for version in self._history(namespace, agent, key, moment - 1 if by == "version" else 0):
+        for version in self.history(namespace, agent, key, moment - 1 if by == "version" else 0):
             if _is_after(version, by, moment):
                 break
             last = version
         return last
 
-    def history(self, namespace: str, agent: str, key: str) -> list[StateResult]:
-        return list(self._history(namespace, agent, key, 0))
-
-    def _history(self, namespace: str, agent: str, key: str, after: int | None) -> Iterator[StateResult]:
-        while after is not None:
-            page = self._ask("GET", f"{_item(namespace, agent, key)}/history", after=max(0, after), limit=_VALUES)
-            yield from map(_result, page["versions"])
-            after = page["after"]
-
-    def namespaces(self) -> list[str]:
-        return self._names("namespaces")
-
-    def agents(self, namespace: str) -> list[str]:
-        return self._names("agents", namespace=namespace)
-
-    def _names(self, what: str, **query: Any) -> list[str]:
-        names: list[str] = []
-        while True:
-            page = self._ask("GET", what, after=names[-1] if names else None, limit=_KEYS, **query)[what]
-            names += [row if isinstance(row, str) else row["namespace"] for row in page]
-            if len(page) < _KEYS:
-                return names
-
-    def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        return [row["key"] for row in self._pages("keys", "keys", _KEYS, namespace, agent, prefix)]
-
-    def scan(self, namespace: str, agent: str, prefix: str) -> Iterator[StateResult]:
-        return map(_result, self._pages("scan", "items", _VALUES, namespace, agent, prefix))
-
-    def _pages(self, path: str, what: str, limit: int, namespace: str, agent: str, prefix: str) -> Iterator[Any]:
-        """The rows of all pages, which show one moment."""
-        cursor = ""
-        while cursor is not None:
-            page = self._ask("GET", path, namespace=namespace, agent=agent, prefix=prefix, limit=limit, cursor=cursor or None)
-            yield from page[what]
-            cursor = page["cursor"]
-
-    def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        return ResumePoint(**self._ask("GET", "resume_point", namespace=namespace, agent=agent, prefix=prefix))
-
-    def events(self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None) -> "Events":
-        ends = {f"{word}_{moment[0]}": _named(*moment) for word, moment in (("from", start), ("to", end)) if moment is not None}
-        return Events(self, {"namespace": namespace, "agent": agent, **ends})
-
-    def server_sent(self, path: str, **query: Any) -> Iterator[tuple[str, int, Any]]:
-        """The server-sent events of a route: kind, position and data."""
-        connection, response = self._sent("GET", _path(path, query))
+    def told(self, **query: Any) -> Iterator[tuple[str, int, Any]]:
+        connection, response = self._sent("GET", _path("replay", query))
         kind, position = "", 0
         try:
             for line in response:
@@ -267,37 +225,15 @@ class Remote:
                     kind = value
                 elif name == "id":
                     position = int(value)
+                elif name == "data" and kind == "error":
+                    error = json.loads(value)
+                    raise of(error["code"], error["message"])
                 elif name == "data":
                     yield kind, position, json.loads(value)
         except (OSError, http.client.HTTPException) as e:
             raise NoServer(f"the server at {self._url} was lost: {e}", hint=_HINT) from None
         finally:
             self._done(connection, response)
-
-
-class Events:
-    """An agent's commits in order. Iterated again after the end, it gives the commits made since."""
-
-    def __init__(self, remote: Remote, query: dict[str, Any]) -> None:
-        self._remote = remote
-        self._query = query
-        self._after = 0
-        #: Number of the last commit that was returned.
-        self.head = 0
-        self._warned = False
-
-    def until_now(self) -> Iterator[ReplayEvent]:
-        """The commits up to the newest that were not given yet."""
-        for kind, position, data in self._remote.server_sent("replay", after=self._after, **self._query):
-            if kind == "error":
-                raise of(data["code"], data["message"])
-            if kind == "compacted" and not self._warned:
-                self._warned = True
-                warnings.warn("the replay is not whole: compaction has removed some of its versions", CompactedWarning, stacklevel=3)
-            if kind == "commit":
-                self._after, self.head = position, data["commit"]
-                operations = [Operation(o["key"], o.get("value"), o["version"], o.get("deleted", False)) for o in data["operations"]]
-                yield ReplayEvent(data.get("transaction") or "", self.head, operations, versions.parsed(data["at"]), self._query["agent"])
 
 
 _HINT = "start one: outlast serve --listen 127.0.0.1:7077 (url= is that address, and not the one of --grpc)"
@@ -320,10 +256,6 @@ def _path(path: str, query: dict[str, Any]) -> str:
     return f"{_ROOT}{path}{'?' if given else ''}{given}"
 
 
-def _item(namespace: str, agent: str, key: str) -> str:
-    return "/".join(quote(part, safe="") for part in (namespace, agent, key))
-
-
 def _refusal(response: http.client.HTTPResponse) -> Error:
     try:
         error = json.loads(response.read())["error"]
@@ -336,15 +268,3 @@ def _is_after(version: StateResult, by: str, moment: int) -> bool:
     if by == "time":
         return version.at is not None and version.at > versions.moment(moment)
     return bool(by) and (version.version if by == "version" else version.commit_ts) > moment
-
-
-def _named(by: str, moment: int) -> int | str:
-    """A moment as a query names it: a time in RFC 3339, a version or commit by its number."""
-    return versions.moment(moment).isoformat() if by == "time" else moment
-
-
-def _result(row: dict[str, Any]) -> StateResult:
-    return StateResult(
-        row.get("value"), row["version"], row["commit"], not row.get("deleted", False), row["key"], versions.parsed(row["at"]),
-        row.get("run"), row.get("attempt"),
-    )  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from typing import Any
 
 from .. import _native, codec, scope, versions
 from ..opening import RunHandle
 from ..scope import Changes
 from ..versions import StateResult
+from .reads import Local
 
 
 class State:
@@ -22,7 +24,6 @@ class State:
 
     def __init__(self, run: RunHandle) -> None:
         self._run = run
-        self._states: _native.States | None = None
 
     @property
     def _namespace(self) -> str:
@@ -46,7 +47,7 @@ class State:
 
     def get_versioned(self, key: str, default: Any = None) -> tuple[int, Any]:
         """The newest version of `key` and its value. Without a value, `default`; version 0 for a key that never was."""
-        found = self._read().get(self._namespace, self._AGENT, key)
+        found = self._states.get(self._namespace, self._AGENT, key)
         version, value = (found[1], found[2]) if found else (0, None)
         changes = self._open_step()
         if changes is not None:
@@ -56,7 +57,7 @@ class State:
 
     def history(self, key: str) -> list[StateResult]:
         """All kept versions of `key`, oldest first, deletes among them."""
-        return [self._result(key, raw) for raw in versions.history(self._read(), self._namespace, self._AGENT, key)]
+        return list(self._reads.history(self._namespace, self._AGENT, key))
 
     def at(
         self,
@@ -70,16 +71,15 @@ class State:
         Unix epoch). One of the three. Errors: `Compacted` where that was removed.
         """
         by, moment = versions.which(version, commit, time)
-        return self._result(key, self._read().at(self._namespace, self._AGENT, key, by, moment))
+        return self._reads.at(self._namespace, self._AGENT, key, by, moment)
 
-    def _result(self, key: str, raw: _native.Item | None) -> StateResult:
-        # Nobody else writes here.
-        return versions.result(key, raw, lambda _: self._run.id, codec.decode)
+    @functools.cached_property
+    def _states(self) -> _native.States:
+        return _native.States.of(self._run._engine)
 
-    def _read(self) -> _native.States:
-        if self._states is None:
-            self._states = _native.States.of(self._run._engine)
-        return self._states
+    @functools.cached_property
+    def _reads(self) -> Local:
+        return Local(self._states, codec.decode)
 
     def _open_step(self) -> Changes | None:
         current = scope.variable.get()

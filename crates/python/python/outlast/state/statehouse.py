@@ -152,7 +152,7 @@ class Statehouse:
 
     def history(self, agent_id: str, key: str, namespace: str | None = None) -> list[StateResult]:
         """All kept versions of a key, oldest first, deletes among them."""
-        return self._backend.history(self._in(namespace), agent_id, key)
+        return list(self._backend.history(self._in(namespace), agent_id, key))
 
     def list_namespaces(self) -> list[str]:
         """All namespaces of the store, in the order of their UTF-8 bytes."""

@@ -6,6 +6,7 @@ from typing import Iterator
 
 from .. import _native, scope, versions
 from ..opening import Store
+from .reads import Local
 
 #: A key and its new value; None deletes it. The last is the version that the key must have.
 Change = tuple[str, bytes | None, int | None]
@@ -21,25 +22,26 @@ class Table:
         self.store = store
         self._namespace = namespace
         self._states = _native.States.of(store._engine)
+        self._reads = Local(self._states)
         store._engine.keep_newest(namespace)
 
     def row(self, agent: str, key: str) -> tuple[int, bytes | None, int]:
         """A row's version, value and time (milliseconds since the Unix epoch). A row that was deleted has a version, and no value."""
         found = self._states.get(self._namespace, agent, key)
-        return (0, None, 0) if found is None else (found[1], found[2], found[4] // 1000)
+        return (0, None, 0) if found is None else (found[1], found[2], found[3] // 1000)
 
     def scan(self, agent: str, prefix: str) -> Iterator[tuple[str, int, bytes]]:
         """Keys, versions and values of all rows below a prefix, in the order of their keys, at one moment."""
-        for key, version, value, *_ in versions.scan(self._states, self._namespace, agent, prefix):
+        for key, version, value, _ in versions.scan(self._states, self._namespace, agent, prefix):
             if value is not None:
                 yield key, version, value
 
     def keys(self, agent: str, prefix: str) -> list[str]:
-        return versions.keys(self._states, self._namespace, agent, prefix)
+        return self._reads.keys(self._namespace, agent, prefix)
 
     def agents(self) -> list[str]:
         """All agents, also those whose rows are all deleted."""
-        return self._states.agents(self._namespace)
+        return self._reads.agents(self._namespace)
 
     def submit(self, agent: str, changes: list[Change]) -> "_native.Ticket[int]":
         """Begins a commit. Inside a run of the same store it carries the run's fence: a process that lost the run writes nothing."""

@@ -4,16 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
-use outlast_core::{
-    state::Position,
-    store::state::{EventRange, Moment},
-};
+use outlast_core::{state::Position, store::state::Moment};
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{NAMESPACE, show};
+use super::{ask, show};
 use crate::{
     api::request::{ApiRequest, of_type},
-    state::{Commits, Error, PAGE, StateDesk},
+    state::{Commits, Error, StateDesk},
     wire::body::{AnswerBody, Piece},
 };
 
@@ -27,24 +24,14 @@ const LOOK: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_secs(15);
 
 pub async fn replay(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
-    let query = &asked.query;
-    let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
-    let follow = query.flag("follow")?;
-    let mut to = query.moment("to_commit", "to_time")?;
-    if to.is_none() && !follow {
+    let (mut range, follow) = (ask::range(&asked.query)?, asked.query.flag("follow")?);
+    if range.to.is_none() && !follow {
         // The replay ends at the newest commit of now: later ones are not waited for.
-        let of = namespace.clone();
-        let head = asked.read(move |s| s.namespace(&of)).await?;
-        to = Some(Moment::Commit(head.map_or(0, |n| n.commit)));
+        let namespace = range.namespace.clone();
+        let head = asked.read(move |s| s.namespace(&namespace)).await?;
+        range.to = Some(Moment::Commit(head.map_or(0, |n| n.commit)));
     }
-    let range = EventRange {
-        namespace,
-        agent,
-        from: query.moment("from_commit", "from_time")?,
-        to,
-        after: Position(resumed(&asked)?.or(query.number("after")?).unwrap_or(0)),
-        limit: PAGE,
-    };
+    range.after = resumed(&asked)?.map_or(range.after, Position);
     let (sender, pieces) = mpsc::channel(AHEAD);
     tokio::spawn(feed(asked.api.desk.clone(), Commits::new(range), follow, sender));
     Ok(of_type(Bytes::new(), "text/event-stream").map(|_| AnswerBody::stream(pieces)))
@@ -68,8 +55,7 @@ async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc
                 let mut runs = show::Runs::default();
                 let mut text = String::new();
                 for commit in &page {
-                    let id = commit.last().map_or(0, |e| e.item.position.0);
-                    let data = runs.commit(store, commit)?;
+                    let (id, data) = runs.positioned(store, commit)?;
                     // Values that were read as JSON can be written as JSON.
                     let data = serde_json::to_string(&data).unwrap_or_default();
                     text.push_str(&format!("id: {id}\nevent: commit\ndata: {data}\n\n"));

@@ -93,6 +93,15 @@ impl Runs {
         let operations = events.iter().map(|e| Version::bare(&e.item)).collect();
         Ok(Some(Commit { by, transaction: first.transaction.clone(), operations }))
     }
+
+    /// Returns a commit as JSON, and the position after which a replay goes on.
+    pub fn positioned(
+        &mut self,
+        store: &dyn Store,
+        events: &[Event],
+    ) -> Result<(i64, Option<Commit>), store::Error> {
+        Ok((events.last().map_or(0, |e| e.item.position.0), self.commit(store, events)?))
+    }
 }
 
 impl Version {
