@@ -14,7 +14,7 @@ use outlast_core::{
     price::Bound,
     run::{Identity, Spec},
     state::Name,
-    store::{Ask as _, Durability, Error, Ticket},
+    store::{Ask as _, Durability, Error, Store as _, Ticket},
     words::{AttemptNo, Digest, ManualClock, MatchKey, Micros, RunId, ServiceTier, Slot, Usage},
 };
 use outlast_sim::{Bug, Fault, FaultStore, Rng, Why, resolved};
@@ -285,7 +285,7 @@ impl Trial for Driving {
                 Acted::Attempt(attempt.0)
             }
             Ok(Outcome::Put(_)) => Acted::Wrote,
-            Ok(Outcome::Swept(_)) => Acted::Buried,
+            Ok(Outcome::Declared(_)) => Acted::Buried,
             Err(Error::Engine(Refused::RunHeld { .. })) => Acted::Held,
             Err(Error::Engine(Refused::InstanceDead)) => Acted::Dead,
             Err(Error::Engine(Refused::LeaseLost { .. })) => Acted::Lost,
