@@ -119,7 +119,7 @@ impl SequentialSpec for Drive {
 
     fn invoke(&mut self, op: &Act) -> Acted {
         match *op {
-            Act::Claim { client } if self.dead[client] => Acted::Dead,
+            Act::Claim { client } | Act::Write { client, .. } if self.dead[client] => Acted::Dead,
             Act::Claim { client } if self.driver.is_some_and(|(driver, _)| driver != client) => Acted::Held,
             Act::Claim { client } => {
                 self.attempts += 1;
