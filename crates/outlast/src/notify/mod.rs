@@ -308,8 +308,7 @@ impl Deliverer {
         &self,
         look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<T, store::Error> {
-        let store = self.store.clone();
-        tokio::task::spawn_blocking(move || look(&*store)).await.map_err(|_| store::Error::Closed)?
+        outlast_server::state::read(&self.store, look).await
     }
 }
 

@@ -202,14 +202,12 @@ impl StateDesk {
         }
     }
 
-    /// Runs `look` on a blocking thread, because a store's reads block.
+    /// Reads the store as [`read`] does.
     pub async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let store = self.store.clone();
-        let read = tokio::task::spawn_blocking(move || look(&*store)).await;
-        Ok(read.map_err(|_| store::Error::Closed)??)
+        Ok(read(&self.store, look).await?)
     }
 
     /// Aborts expired transactions and frees their memory, without end.
@@ -225,6 +223,20 @@ impl StateDesk {
     pub fn held(&self) -> (usize, usize) {
         self.open.lock().transactions.held()
     }
+}
+
+/// Runs `look` on a blocking thread, because a store's reads block.
+pub async fn read<T: Send + 'static>(
+    store: &Arc<dyn Store>,
+    look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
+) -> Result<T, store::Error> {
+    let (store, result) = (store.clone(), Arc::new(Mutex::new(None)));
+    let kept = Arc::clone(&result);
+    // Of one type, so that a task is compiled once and not for each read.
+    let work: Box<dyn FnOnce() + Send> = Box::new(move || *kept.lock() = Some(look(&*store)));
+    tokio::task::spawn_blocking(work).await.map_err(|_| store::Error::Closed)?;
+    let read = result.lock().take();
+    read.ok_or(store::Error::Closed)?
 }
 
 impl Writer {

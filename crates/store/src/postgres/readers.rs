@@ -4,8 +4,9 @@
 
 use std::{
     cell::RefCell,
+    pin::Pin,
     rc::Rc,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{Builder, JoinHandle},
 };
 
@@ -25,6 +26,27 @@ use crate::process::Maker;
 const MOST: usize = 4;
 
 type Job = Box<dyn FnOnce(&Rc<Pool>) + Send>;
+
+/// Read of any result, so that tasks and channels are compiled once and not for each query.
+trait Read: Send {
+    fn on<'a>(&'a self, link: &'a Link) -> Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+}
+
+/// Read whose result stands in `result` once it is done.
+struct Kept<T, F> {
+    read: F,
+    result: Arc<Mutex<Option<T>>>,
+}
+
+impl<T: Send, F: AsyncFn(&Link) -> Result<T, Error> + Send> Read for Kept<T, F> {
+    fn on<'a>(&'a self, link: &'a Link) -> Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>> {
+        Box::pin(async move {
+            let result = (self.read)(link).await?;
+            *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            Ok(())
+        })
+    }
+}
 
 /// Handle of the readers' thread. Dropping it closes the connections.
 pub struct Readers {
@@ -66,13 +88,20 @@ impl Readers {
         &self,
         read: impl AsyncFn(&Link) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        let result = Arc::<Mutex<Option<T>>>::default();
+        self.run_any(Box::new(Kept { read, result: Arc::clone(&result) }))?;
+        let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.take().ok_or(Error::Closed)
+    }
+
+    fn run_any(&self, read: Box<dyn Read>) -> Result<(), Error> {
         self.refuse_forked()?;
         let (answer, answered) = mpsc::sync_channel(1);
         let job: Job = Box::new(move |pool| {
             let pool = pool.clone();
             spawn_local(async move {
                 // The caller is still waiting, so the channel is open.
-                let _ = answer.send(pool.read(&read).await);
+                let _ = answer.send(pool.read(&*read).await);
             });
         });
         let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
@@ -121,11 +150,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    async fn read<T>(&self, read: &impl AsyncFn(&Link) -> Result<T, Error>) -> Result<T, Error> {
+    async fn read(&self, read: &dyn Read) -> Result<(), Error> {
         let _room = self.room.acquire().await.map_err(|_| Error::Closed)?;
         let idle = self.idle.borrow_mut().pop();
         if let Some(client) = idle.filter(|c| !c.is_closed()) {
-            match read(&client).await {
+            match read.on(&client).await {
                 // The connection may be at fault: the read is tried again on a fresh one.
                 Err(Error::Unavailable { .. }) => {}
                 out => return self.keep(client, out),
@@ -136,11 +165,11 @@ impl Pool {
         if self.same.is_known() {
             self.same.compare(&client).await?;
         }
-        let out = read(&client).await;
+        let out = read.on(&client).await;
         self.keep(client, out)
     }
 
-    fn keep<T>(&self, client: Link, out: Result<T, Error>) -> Result<T, Error> {
+    fn keep(&self, client: Link, out: Result<(), Error>) -> Result<(), Error> {
         if !client.is_closed() {
             self.idle.borrow_mut().push(client);
         }
