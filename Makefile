@@ -9,7 +9,7 @@
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
-# make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside DBOS, Absurd and bare loops
+# make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside the npm package, DBOS, Absurd and bare loops
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
 # are root; else they are named.

@@ -45,6 +45,8 @@ class Peer:
     name: str
     #: Modules without which the peer is left out. The first is the one that a program imports.
     modules: tuple[str, ...] = ()
+    #: Commands without which the peer is left out.
+    commands: tuple[str, ...] = ()
     #: SQLite file in the place.
     file: str | None = None
     #: Counts the steps that the store has, in SQL. The schema is the peer's key in `PEERS`.
@@ -181,6 +183,44 @@ class Outlast(Peer):
                 run.step("work", lambda i: SMALL, i)
 
 
+class Node(Peer):
+    """A loop in Node against a private server of the npm package: what JavaScript pays beyond the engine is HTTP."""
+
+    commands = ("node",)
+    #: The loop that `steps.mjs` knows by this name.
+    loop: str
+
+    def __init__(self, place: str) -> None:
+        self.store = os.path.join(place, "outlast.db")
+
+    def sequence(self, count: int) -> None:
+        self.measured(1, count)
+
+    def concurrent(self, runs: int, count: int) -> None:
+        self.measured(runs, count)
+
+    def measured(self, runs: int, count: int) -> NoReturn:
+        # The wheel's own command, unless another one is named.
+        environment = {"OUTLAST_BIN": str(Path(sys.executable).with_name("outlast")), **os.environ}
+        script = Path(__file__).with_name("steps.mjs")
+        words = ["node", str(script), self.loop, self.store, str(runs), str(count), KB]
+        told(float(subprocess.check_output(words, env=environment)))
+
+
+class Npm(Node):
+    name = "Outlast, Node"
+    loop = "steps"
+    file = "outlast.db"
+    recorded = "SELECT count(*) FROM npm.entries WHERE kind = 1 AND state = 1"
+
+
+class Fetch(Node):
+    """Requests that the server answers without its store: nothing is kept."""
+
+    name = "fetch alone, Node"
+    loop = "fetch"
+
+
 class Dbos(Peer):
     name = "DBOS"
     modules = ("dbos",)
@@ -310,5 +350,5 @@ class Absurd(Peer):
 
 
 PEERS: dict[str, type[Peer]] = {
-    "raw": Raw, "jsonl": Jsonl, "bare": Bare, "outlast": Outlast, "dbos": Dbos, "absurd": Absurd,
+    "raw": Raw, "jsonl": Jsonl, "bare": Bare, "outlast": Outlast, "npm": Npm, "fetch": Fetch, "dbos": Dbos, "absurd": Absurd,
 }  # fmt: skip

@@ -3,8 +3,9 @@
     make bench-python                        builds the wheel, installs the peers, runs this with and without --postgres
     python benches/peers/steps.py [--postgres] [--quick]  with what is installed here
 
-On the disk the peers are DBOS on SQLite and a JSONL file with fdatasync; on PostgreSQL they are DBOS, Absurd and psycopg's
-bare loop of INSERT and COMMIT. The server is started for it in the same directory (--dir), and syncs its log as servers do.
+On the disk the peers are the npm package, a bare loop of `fetch` in Node, DBOS on SQLite and a JSONL file with fdatasync; on
+PostgreSQL they are DBOS, Absurd and psycopg's bare loop of INSERT and COMMIT. The server is started for it in the same directory
+(--dir), and syncs its log as servers do.
 
 Each measurement is a process of its own on a fresh store, and each figure the median of three (--times), the peers in
 turns. Steps are counted in the store afterwards: a measurement that has not recorded each of them fails. A peer that is
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import statistics
@@ -40,9 +42,9 @@ class Disk:
     """A directory for each measurement."""
 
     name = "SQLite and files"
-    peers = ("raw", "jsonl", "outlast", "dbos")
+    peers = ("raw", "jsonl", "outlast", "npm", "fetch", "dbos")
     #: Peers that the others are told as a multiple of.
-    limits = ("raw", "jsonl")
+    limits = ("raw", "jsonl", "fetch")
     resumed = (10_000, 100_000)
 
     def __init__(self, place: Path) -> None:
@@ -210,6 +212,7 @@ def imports(module: str) -> float | None:
 
 def is_installed(peer: str) -> bool:
     missing = [module for module in PEERS[peer].modules if imports(module) is None]
+    missing += [command for command in PEERS[peer].commands if shutil.which(command) is None]
     if missing:
         print(f"{peer} is left out: not installed: {', '.join(missing)}", file=sys.stderr)
     return not missing

@@ -78,7 +78,7 @@ const HEAD: &str = "# Benchmarks
 After this page you know what Outlast costs, beside the disk, a plain proxy and a direct call. `make bench` measures it on your
 machine and writes this page: one run, so that all figures are of the same minutes. Load generator, fake provider and the
 measured program share the same cores. `ok` and `MISS` tell whether a target of ours is reached. `make bench-python` prints what
-steps of the Python package cost beside DBOS and Absurd.
+steps of the Python package and of the npm package cost beside DBOS and Absurd.
 
 ";
 
