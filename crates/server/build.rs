@@ -1,7 +1,9 @@
-//! Tells the crate which commit it is built from, where that can be known: see `src/version.rs`.
+//! Makes the gRPC service from `proto/statehouse.proto`, and tells the crate which commit it is built from, where that can
+//! be known: see `src/version.rs`.
 
 use std::{
     env,
+    error::Error,
     path::Path,
     process::{Command, Stdio},
 };
@@ -10,14 +12,21 @@ use std::{
 const COMMIT: &str = "OUTLAST_BUILD_COMMIT";
 const DATE: &str = "OUTLAST_BUILD_DATE";
 
-fn main() {
+/// Directory of the protocol, below the crate's.
+const PROTO: &str = "proto";
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={PROTO}");
+    // Compiled without `protoc`, which not every machine has.
+    tonic_prost_build::configure().compile_fds(protox::compile(["statehouse.proto"], [PROTO])?)?;
     println!("cargo::rerun-if-env-changed={COMMIT}");
     // A developer's build does not look: each commit would compile this crate and all above it anew.
     let is_shipped = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if is_shipped && env::var_os(COMMIT).is_none() {
         tell();
     }
+    Ok(())
 }
 
 /// Nothing, where there is no git, no repository, or only another's around this directory.

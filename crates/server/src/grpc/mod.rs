@@ -6,9 +6,11 @@ mod replay;
 mod service;
 mod structs;
 
-#[rustfmt::skip]
+/// Messages and service of `proto/statehouse.proto`, as `build.rs` makes them.
 #[allow(clippy::all, clippy::pedantic, clippy::unwrap_used, missing_docs)]
-mod generated;
+mod generated {
+    tonic::include_proto!("statehouse.v1");
+}
 
 use std::{net::SocketAddr, sync::Arc};
 
