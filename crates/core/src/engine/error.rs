@@ -9,6 +9,8 @@ pub enum Error {
     UnknownRun { id: String },
     #[error("run {id} exists already")]
     RunExists { id: String },
+    #[error("run {id} cannot be carried to another store: {why}")]
+    NotWhole { id: String, why: String },
     #[error("run {id} is held by {holder}")]
     RunHeld { id: String, holder: String, instance: InstanceNo },
     #[error("run {id} is {status}: nothing more can be opened in it")]
@@ -102,6 +104,7 @@ crate::error_facts! {
     Error {
         Error::UnknownRun { .. } => "unknown_run" NotFound,
         Error::RunExists { .. } => "run_exists" Exists,
+        Error::NotWhole { .. } => "run_not_whole" Conflict,
         Error::RunHeld { .. } => "run_held" Forbidden,
         Error::RunEnded { .. } => "run_ended" Forbidden,
         Error::RunHalted { .. } => "run_halted" Forbidden,

@@ -160,5 +160,7 @@ ops! {
         ApplyBudget => BudgetApplied(usize),
         RequestApproval => ApprovalAsked(approval::Answer),
         PutDelivery => DeliveryPut(bool),
+        Move => Fenced(bool),
+        Import => Imported(Imported),
     }
 }

@@ -89,7 +89,7 @@ impl Gone {
     pub fn child_of(&mut self, run: &Run) -> bool {
         self.gap |= self.last.is_some_and(|last| last.0 != run.no.0 + 1);
         self.last = Some(run.no);
-        self.gap && run.status.is_ended()
+        self.gap && run.over_since().is_some()
     }
 
     /// Returns whether any run is gone, once all existing runs were passed to `child_of`.

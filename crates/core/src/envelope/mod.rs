@@ -119,7 +119,7 @@ pub struct Refusal {
     pub whose: Option<Whose>,
     /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outage: Option<Outage>,
+    pub outage: Option<Box<Outage>>,
     /// Model without a known price, or with `is_fee` the feature of a request; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Box<str>>,
@@ -132,6 +132,27 @@ pub struct Refusal {
     /// Calls without progress, for which the run is halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited: Option<Box<Evidence>>,
+    /// Bundle in which the run has left this store. Whatever else halted it goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Box<Moved>>,
+}
+
+/// Bundle in which a run has left its store, to go on where the bundle is imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Path of the file as it was written.
+    pub bundle: String,
+    /// Digest of the file; `None` while it is not known to be whole.
+    pub sha256: Option<String>,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sha256 {
+            Some(sha256) => write!(f, "it goes on where {} is imported (sha-256 {sha256})", self.bundle),
+            None => write!(f, "its export to {} was cut off", self.bundle),
+        }
+    }
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -182,9 +203,14 @@ impl Refusal {
         Self { waited: Some(Box::new(evidence)), ..Self::plain("no_progress", at) }
     }
 
+    /// Returns the reason for which a run that has left its store is halted there.
+    pub fn moved(moved: Moved, at: Micros) -> Self {
+        Self { moved: Some(Box::new(moved)), ..Self::plain("moved", at) }
+    }
+
     /// Returns the reason for which a run waits for its provider since `at`.
     pub fn outage(outage: Outage, at: Micros) -> Self {
-        Self { outage: Some(outage.clone()), ..Self::plain(outage.cause.code(), at) }
+        Self { outage: Some(Box::new(outage.clone())), ..Self::plain(outage.cause.code(), at) }
     }
 
     /// Returns the refusal of a call whose model has no known price, under a limit in usd.
@@ -213,6 +239,9 @@ impl Refusal {
         }
         if let Some(evidence) = &self.waited {
             return evidence.to_string();
+        }
+        if let Some(moved) = &self.moved {
+            return moved.to_string();
         }
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
@@ -269,7 +298,7 @@ impl Refusal {
 
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
-        if let Some(Outage { upstream, cause }) = &self.outage {
+        if let Some(Outage { upstream, cause }) = self.outage.as_deref() {
             return match cause {
                 Cause::KeyRefused(_) => format!("set a key that {upstream} takes, then {resume}"),
                 Cause::Untrusted => {
@@ -279,6 +308,16 @@ impl Refusal {
                     format!("add credit at {upstream}: it goes on by itself then, or at once with {resume}")
                 }
                 _ => format!("it goes on by itself when {upstream} answers again"),
+            };
+        }
+        if let Some(Moved { bundle, sha256 }) = self.moved.as_deref() {
+            return match sha256 {
+                Some(_) => format!(
+                    "`outlast import {bundle}` there; only if that was never done and never will be: `outlast resume {run} --take-back`"
+                ),
+                None => format!(
+                    "`outlast export {run} --bundle {bundle}` again finishes it; `outlast resume {run} --take-back` gives it up"
+                ),
             };
         }
         match self.unit {

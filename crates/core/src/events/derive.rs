@@ -45,15 +45,19 @@ impl Before {
             let by = act.clone().find_map(|e| e.value.act()).map(|(_, act)| act.by.as_str());
             found.run(&row.value, before.map(|b| (b.1, b.2.as_ref())), by);
         }
-        for row in touched(&l.attempts) {
+        // What came with a run of another store was told there.
+        let is_new = |no: RunNo| l.runs.iter().any(|row| row.touch == Touch::Insert && row.value.no == no);
+        for row in touched(&l.attempts).filter(|row| !is_new(row.value.run)) {
             let before = self.attempts.iter().find(|b| b.0 == row.value.id());
             found.attempt(&row.value, before.map(|b| (b.1, b.2)));
         }
-        for row in touched(&l.envelopes) {
+        for row in
+            touched(&l.envelopes).filter(|row| !matches!(row.value.owner, Owner::Run(no) if is_new(no)))
+        {
             let before = self.envelopes.iter().find(|b| b.0 == row.value.no);
             found.envelope(&row.value, before.map(|b| (&b.1, &b.2)));
         }
-        for row in touched(&l.entries) {
+        for row in touched(&l.entries).filter(|row| !is_new(row.value.run)) {
             let before = self.entries.iter().find(|b| b.0 == row.value.id());
             found.entry(&row.value, before.map(|b| (b.1, b.2)));
         }

@@ -238,6 +238,8 @@ pub enum Role {
 }
 
 impl Role {
+    pub const ALL: [Role; 5] = [Role::Request, Role::Answer, Role::Value, Role::Stdin, Role::About];
+
     pub fn code(self) -> i64 {
         self as i64
     }

@@ -20,6 +20,7 @@ pub mod runs;
 pub mod spend;
 pub mod tightest;
 pub mod waits;
+pub mod whole;
 
 /// Returns the rows of a read that `next_page` gives in pages, of which one is in memory at a time; an empty page is the
 /// end. The iterator ends behind the first error.

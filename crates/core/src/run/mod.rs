@@ -31,7 +31,7 @@ use crate::{
     named,
     run::rules::Rules,
     state::Conflicts,
-    words::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, Outage, RunId, RunNo, Seq},
+    words::{AttemptNo, BudgetNo, Digest, EnvelopeNo, Fence, Micros, Outage, RunId, RunNo, Seq},
 };
 
 named! {
@@ -153,6 +153,25 @@ pub struct Command {
     pub stop_at_limit: bool,
     #[serde(skip_serializing_if = "Supervision::is_usual")]
     pub supervision: Supervision,
+}
+
+impl Command {
+    /// Returns the key by which typing the same command in the same directory finds its run again. `parent`: the run above
+    /// it, so that unfinished children of another run do not match.
+    pub fn key(&self, parent: Option<RunNo>) -> String {
+        let mut text = self.directory.clone();
+        if let Some(parent) = parent {
+            text.push_str(&format!("\0\0{parent}"));
+        }
+        if self.looping.is_some() {
+            text.push_str("\0--loop");
+        }
+        for word in &self.argv {
+            text.push('\0');
+            text.push_str(word);
+        }
+        Digest::of(text.as_bytes()).to_string()[..32].to_owned()
+    }
 }
 
 /// Settings under which a command's processes are supervised, at each of its starts.
@@ -410,12 +429,25 @@ impl Run {
         self.halt.as_ref().map(|halt| halt.message()).or_else(|| self.error.clone())
     }
 
+    /// Returns whether the run has left this store in a bundle.
+    pub fn is_moved(&self) -> bool {
+        self.status == Status::Halted && self.halt.as_ref().is_some_and(|halt| halt.moved.is_some())
+    }
+
+    /// Returns since when nothing more can happen to the run in this store: it ended, or was moved; `None`: it can go on.
+    pub fn over_since(&self) -> Option<Micros> {
+        match &self.halt {
+            Some(halt) if self.is_moved() => Some(halt.at),
+            _ => self.ended_at.filter(|_| self.status.is_ended()),
+        }
+    }
+
     /// Returns the outage of the provider that the run waits for, or waited for when its process died, and the time since
     /// which it waits; `None` if it does not.
     pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
         let waits = matches!(self.status, Status::Waiting | Status::Interrupted);
         let refusal = self.halt.as_ref().filter(|_| waits)?;
-        Some((refusal.outage.as_ref()?, refusal.at))
+        Some((refusal.outage.as_deref()?, refusal.at))
     }
 
     /// Returns whether an approval is pending.

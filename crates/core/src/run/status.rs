@@ -55,10 +55,12 @@ pub enum Event {
     Cancel,
     /// A batch job that is completed gets more items.
     Reopen,
+    /// The run leaves the store in a bundle.
+    Move,
 }
 
 impl Event {
-    pub const ALL: [Event; 12] = [
+    pub const ALL: [Event; 13] = [
         Event::Begin,
         Event::Interrupt,
         Event::Halt,
@@ -71,6 +73,7 @@ impl Event {
         Event::Fail,
         Event::Cancel,
         Event::Reopen,
+        Event::Move,
     ];
 }
 
@@ -87,6 +90,11 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
         (S::Completed | S::Failed | S::Cancelled, E::Raise { .. }) => status,
         (S::Completed, E::Reopen) => S::Interrupted,
         (_, E::Reopen) => return None,
+
+        // A failed run could be taken up again, and a running one has to be stopped first.
+        (S::Failed | S::Interrupted | S::Waiting | S::Sleeping | S::Halted, E::Move) => S::Halted,
+        (S::Running | S::Completed | S::Cancelled, E::Move) => return None,
+
         (S::Completed | S::Failed | S::Cancelled, _) => return None,
 
         // A halt outlives everything but a raise. That includes a cancel: clients send one when the very error

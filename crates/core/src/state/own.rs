@@ -56,10 +56,12 @@ pub enum Table {
     Shares,
     /// What forgotten runs had cost, by their numbers.
     Spend,
+    /// Bundles that were imported, by their digests.
+    Bundles,
 }
 
 impl Table {
-    pub const ALL: [Table; 4] = [Table::Policies, Table::Plans, Table::Shares, Table::Spend];
+    pub const ALL: [Table; 5] = [Table::Policies, Table::Plans, Table::Shares, Table::Spend, Table::Bundles];
 
     pub fn namespace(self) -> &'static str {
         self.facts().0
@@ -81,6 +83,7 @@ impl Table {
             Table::Plans => ("outlast:plans", "login", Retention::Last(1)),
             Table::Shares => ("outlast:shares", "upstream", Retention::Last(1)),
             Table::Spend => ("outlast:spend", "run", Retention::Last(1)),
+            Table::Bundles => ("outlast:bundles", "digest", Retention::Last(1)),
         }
     }
 

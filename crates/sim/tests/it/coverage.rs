@@ -75,7 +75,8 @@ const MET: [&str; 63] = [
 ];
 
 /// Changes of status that no seed makes, with the reason.
-const STATUSES_APART: [(&str, &str, &str); 4] = [
+const STATUSES_APART: [(&str, &str, &str); 5] = [
+    ("failed", "halted", "needs a run that is moved to another store: a story of the stores has it"),
     ("interrupted", "sleeping", "needs an open attempt that ends, and a run that is interrupted has none"),
     ("interrupted", "waiting", "nothing waits in a run without an attempt"),
     ("sleeping", "failed", "needs an open attempt that fails, and a run that sleeps has none"),
@@ -83,7 +84,8 @@ const STATUSES_APART: [(&str, &str, &str); 4] = [
 ];
 
 /// Errors of the engine that no seed meets, with the reason.
-const ERRORS_APART: [(&str, &str); 9] = [
+const ERRORS_APART: [(&str, &str); 10] = [
+    ("NotWhole", "a run that is moved to another store: a story of the stores has it"),
     ("ToolRunning", "a person's word on a tool call: a story of the stores has it"),
     ("ToolNotInDoubt", "a person's word on a tool call: a story of the stores has it"),
     ("RunExists", "told by a read, for a fork whose id is taken"),

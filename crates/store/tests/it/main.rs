@@ -45,6 +45,7 @@ mod vanished;
 mod approvals;
 mod budgets;
 mod calls;
+mod carry;
 mod checkpoints;
 mod concurrency;
 mod doubt;

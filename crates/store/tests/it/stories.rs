@@ -371,6 +371,11 @@ macro_rules! stories {
                 a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks,
                 a_jobs_counts_are_set_while_nobody_works_on_it,
             ;
+            carry:
+                a_run_is_carried_to_another_store_and_back_with_all_that_belongs_to_it,
+                a_run_that_works_or_has_lost_children_is_not_carried,
+                a_carried_run_is_under_the_named_budgets_of_its_new_store,
+            ;
             within:
                 a_call_is_charged_to_its_item_and_its_step,
                 a_lost_call_is_charged_to_its_item_as_it_is_posted,

@@ -1,4 +1,4 @@
-//! Forget: deletes a run that ended long ago, with everything stored for it.
+//! Forget: deletes a run that ended or was moved long ago, with everything stored for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ impl Forget {
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Forgot, Error> {
         let Ok(run) = l.run(self.run) else { return Ok(Forgot::Stays) };
-        let over = run.status.is_ended() && run.ended_at.is_some_and(|at| at < self.ended_before);
+        let over = run.over_since().is_some_and(|at| at < self.ended_before);
         let next = l.numbers()?.run.0;
         let newest = self.run.0 + 1 == next;
         let at_rest = !l.has_open_attempt(self.run) && !l.envelope(run.envelope())?.has_calls_in_flight();
@@ -65,7 +65,7 @@ impl Forget {
         while let Some(no) = next {
             let known = self.above.contains(&no).then(|| l.run(no));
             match known {
-                Some(Ok(run)) if run.status.is_ended() => next = run.parent,
+                Some(Ok(run)) if run.over_since().is_some() => next = run.parent,
                 _ => return false,
             }
         }

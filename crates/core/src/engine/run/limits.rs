@@ -64,7 +64,7 @@ impl Raise {
         Ok(match halt.unit {
             Some(Unit::WallMs) => guard::is_in_wall_time(l, run, now)?,
             Some(unit) => envelope.free(unit).is_none_or(|free| free > halt.free && free > 0),
-            None => true,
+            None => halt.moved.is_none(),
         })
     }
 }

@@ -15,7 +15,8 @@ use crate::{
 /// Creates the run, or finds it if it exists.
 ///
 /// Idempotent on `id`: an existing run keeps its limits, policy and spec. Synced.
-/// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there.
+/// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there; `RunHalted` for one that
+/// was moved.
 #[derive(Clone, Debug)]
 pub struct Start {
     pub id: RunId,
@@ -61,9 +62,13 @@ impl Start {
         let mut charges = vec![own];
         if let Some(parent) = self.parent {
             // The parent's list already holds all its ancestors: no walk, here or at admission.
-            charges.extend(l.run(parent)?.charges.iter().copied());
+            let above = l.run(parent)?;
+            charges.extend(above.charges.iter().copied());
+            if above.is_moved() {
+                return Err(Error::RunHalted { id: above.id.to_string(), why: "moved".into() });
+            }
         }
-        let budgets = self.budgets(l)?;
+        let budgets = named_budgets(l, self.parent, &self.spec)?;
         l.envelopes.push(Row::insert(Envelope::new(own, Owner::Run(no), self.limits)));
         // A child is under its parent's rules, so that an agent cannot get around them by starting a run.
         let inherited = self.parent.and_then(|parent| l.spec(parent)?.rules.clone());
@@ -104,20 +109,20 @@ impl Start {
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }
+}
 
-    /// Returns the run's named budgets: those inherited from its parent, which no tag removes, and those of its tags.
-    fn budgets(&self, l: &Loaded) -> Result<Arc<[BudgetNo]>, Error> {
-        let mut budgets = match self.parent {
-            Some(parent) => l.run(parent)?.budgets.to_vec(),
-            None => Vec::new(),
-        };
-        let own = l.all::<Budget>();
-        let own = own.filter(|b| !b.removed && b.terms.covers(&self.spec.tags)).map(|b| b.no);
-        budgets.extend(own);
-        budgets.sort();
-        budgets.dedup();
-        Ok(budgets.into())
-    }
+/// Returns a new run's named budgets: those inherited from its parent, which no tag removes, and those of its tags. Needs
+/// `Budgets`.
+pub fn named_budgets(l: &Loaded, parent: Option<RunNo>, spec: &Spec) -> Result<Arc<[BudgetNo]>, Error> {
+    let mut budgets = match parent {
+        Some(parent) => l.run(parent)?.budgets.to_vec(),
+        None => Vec::new(),
+    };
+    let own = l.all::<Budget>();
+    budgets.extend(own.filter(|b| !b.removed && b.terms.covers(&spec.tags)).map(|b| b.no));
+    budgets.sort();
+    budgets.dedup();
+    Ok(budgets.into())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
