@@ -71,6 +71,11 @@ impl Objects {
         &self.directory
     }
 
+    /// Names of all packs.
+    pub fn packs(&self) -> impl Iterator<Item = &str> {
+        self.packs.keys().map(String::as_str)
+    }
+
     /// Sum of the sizes of all packs, in bytes.
     pub fn size(&self) -> u64 {
         self.packs.values().sum()
@@ -178,6 +183,20 @@ impl Objects {
         let name = format!("{}-{count}-{}", std::process::id(), crate::take::now_us());
         let writer = Writer::new(&self.directory, &name)?;
         Ok(Adding { objects: self, writer, fresh: HashSet::new() })
+    }
+
+    /// Adds all objects that snapshots need to other objects. Errors: `Missing`, `Corrupt`, `OverLimit`; nothing was added
+    /// then.
+    pub fn copy_to(&mut self, other: &mut Objects, snapshots: &[Id]) -> Result<(), Error> {
+        let needed = self.mark(snapshots, &mut HashSet::new())?;
+        let mut adding = other.add()?;
+        for id in needed {
+            if let Err(e) = self.get(&id).and_then(|content| adding.put(&content)) {
+                adding.abandon();
+                return Err(e);
+            }
+        }
+        adding.finish()
     }
 
     /// Removes what no snapshot of `live` needs, which was read under the hold. A pack of which more than half is needed

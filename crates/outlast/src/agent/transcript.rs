@@ -5,6 +5,7 @@
 //! the session's name, are copied with it.
 
 use std::{
+    collections::HashMap,
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
@@ -13,10 +14,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{Actor, Checkpoint, checkpoint::Name},
+    engine::{Actor, Checkpoint, Whole, checkpoint::Name},
     journal::{Kind, Payload, Role},
     store::{self, Ask as _, Durability, Sought, Store},
-    words::{RunNo, Seq, Slot},
+    words::{Digest, RunNo, Seq, Slot},
 };
 use serde::{Deserialize, Serialize};
 
@@ -211,6 +212,67 @@ impl Kept {
         let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name, value: Payload::encode(value) };
         store.ask(checkpoint, Durability::Committed).await
     }
+}
+
+/// Changes the copies of a run's session files for another directory: names of projects' directories that are made of the
+/// old one's path, and the `cwd` in their lines.
+pub fn moved(run: &mut Whole, from: &str, to: &str) {
+    let (list, copy) = (Name::own("transcripts:"), Name::own("transcript:"));
+    let mut ends: HashMap<String, usize> = HashMap::new();
+    let mut values: HashMap<Seq, &mut Payload> = HashMap::new();
+    values.extend(
+        run.payloads
+            .iter_mut()
+            .filter(|(_, role, _)| *role == Role::Value)
+            .map(|(seq, _, payload)| (*seq, payload)),
+    );
+    for entry in run.entries.iter_mut().filter(|entry| entry.kind == Kind::Checkpoint) {
+        let (Some(key), Some(value)) = (&entry.key, values.get_mut(&entry.seq)) else { continue };
+        // What cannot be read is left: `outlast verify` reports it.
+        let Ok(bytes) = value.decode() else { continue };
+        if key.starts_with(&*list) {
+            let Ok(names) = serde_json::from_slice::<Vec<String>>(&bytes) else { continue };
+            let names: Vec<String> = names.iter().map(|name| renamed(name, from, to)).collect();
+            **value = Payload::encode(&serde_json::to_vec(&names).unwrap_or_default());
+        } else if let Some(name) = key.strip_prefix(&*copy) {
+            let Some(end) = bytes.iter().position(|b| *b == b'\n') else { continue };
+            let Ok(mut part) = serde_json::from_slice::<Part>(&bytes[..end]) else { continue };
+            let (name, body) = (renamed(name, from, to), rewritten(&bytes[end + 1..], from, to));
+            let before = part.before.and_then(|_| ends.get(&name).copied());
+            (part.offset, part.len) = (before.unwrap_or(0), body.len());
+            let mut text = serde_json::to_vec(&part).unwrap_or_default();
+            text.push(b'\n');
+            text.extend_from_slice(&body);
+            **value = Payload::encode(&text);
+            entry.key = Some(format!("{}{name}", &*copy));
+            ends.insert(name, part.offset + part.len);
+        }
+    }
+}
+
+/// Returns the name of a session's file where its program works in another directory: Claude Code and Qwen Code name a
+/// project's directory by its path, Gemini CLI by the path's SHA-256.
+fn renamed(name: &str, from: &str, to: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let names = |path: &str| [path.chars().map(plain).collect(), Digest::of(path.as_bytes()).to_string()];
+    let (old, new) = (names(from), names(to));
+    let part = |part: &str| match old.iter().position(|old| old == part) {
+        Some(index) => new[index].clone(),
+        None => part.to_owned(),
+    };
+    name.split('/').map(part).collect::<Vec<String>>().join("/")
+}
+
+/// Returns lines of a session with another directory as their `cwd`.
+fn rewritten(lines: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(lines) else { return lines.to_owned() };
+    let field = |path: &str| {
+        let quoted = serde_json::to_string(path).unwrap_or_default();
+        format!("\"cwd\":{}", quoted.trim_end_matches('"'))
+    };
+    let (old, new) = (field(from), field(to));
+    let text = text.replace(&format!("{old}\""), &format!("{new}\""));
+    text.replace(&format!("{old}/"), &format!("{new}/")).into_bytes()
 }
 
 /// Copies a session's files as they grow, until the future is dropped. `kept` returns the session, `None` as long as

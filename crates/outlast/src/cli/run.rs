@@ -167,6 +167,9 @@ pub struct ResumeArgs {
     /// The directory that the run works in from now on, where its own has moved
     #[arg(long, value_name = "DIR", requires = "run")]
     pub cd: Option<PathBuf>,
+    /// Take back a run that left in a bundle which was never imported, and never will be
+    #[arg(long, requires = "run")]
+    pub take_back: bool,
     /// Time that the agent has to end by itself, as of `outlast run`
     #[arg(long = "grace", value_name = "TIME", value_parser = values::ms)]
     pub grace_ms: Option<i64>,

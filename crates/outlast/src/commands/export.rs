@@ -1,6 +1,6 @@
 //! `outlast export JOB`: prints what became of a job's items as JSON lines, in the order of their inputs.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use outlast_core::journal::{ItemRow, Role, job::Standing};
 use serde::{
@@ -14,15 +14,18 @@ use super::prelude::*;
 /// Print the results of a batch's items, one line of JSON for each item; or a run's conversations
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .value\n  outlast export nightly --transcript > nightly.md"
+    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .value\n  outlast export nightly --transcript > nightly.md\n  outlast export nightly --bundle nightly.bundle"
 )]
 pub struct ExportArgs {
-    /// The batch: its name, its run's id, or the start of that id; or a JSONL file of results. With --transcript, any run
+    /// The batch: its name, its run's id, or the start of that id; or a JSONL file of results. With --transcript or --bundle, any run
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
     /// The conversations of a run as Markdown, or with --json as JSON
     #[arg(long)]
     pub transcript: bool,
+    /// Put the run and all runs below it into this file, to go on where `outlast import` takes it; here it is halted then
+    #[arg(long, value_name = "FILE", conflicts_with = "transcript")]
+    pub bundle: Option<PathBuf>,
 }
 
 /// Row of the table of a job's results, as Python's `out=` and `to_pandas()` have it.
@@ -39,7 +42,11 @@ struct Line<'a> {
 }
 
 /// Prints what became of a job's items as JSON lines. Values are read one by one, so that memory holds only the keys.
-pub fn export(args: &ExportArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn export(args: &ExportArgs, desk: Desk) -> Result<(), CliError> {
+    if let Some(file) = &args.bundle {
+        return super::bundle::export(args, file, desk);
+    }
+    let Desk { store, page, .. } = desk;
     if args.transcript {
         return super::transcript::export(store, &args.job, page);
     }

@@ -29,8 +29,9 @@ pub struct RmArgs {
 
 /// Delete runs that ended long ago, with all that was kept of them
 ///
-/// Completed, failed and cancelled runs are deleted; never one that is interrupted, halted or waiting. A run is also kept
-/// while one of its child runs or forks is kept, or while its parent is kept.
+/// Completed, failed and cancelled runs are deleted, and what is left of runs that moved to another store; never one
+/// that is interrupted, halted or waiting. A run is also kept while one of its child runs or forks is kept, or while
+/// its parent is kept.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
 pub struct GcArgs {
@@ -131,9 +132,10 @@ impl Families {
             if run.no <= known {
                 break;
             }
-            let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
-            let stays = !(run.status.is_ended() && ended_long_ago) || envelope.has_calls_in_flight();
-            let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
+            let over_since = run.over_since();
+            let is_long_ago = over_since.is_some_and(|at| at < self.ended_before);
+            let stays = !is_long_ago || envelope.has_calls_in_flight();
+            let (id, parent, status, ended_at) = (run.id, run.parent, run.status, over_since);
             self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
         }
         Ok(())
@@ -262,7 +264,7 @@ pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 /// Refuses a run that has not ended, or is not at rest. Errors: `run_not_ended`; `call_in_flight`.
 fn check_rests(view: &RunView) -> Result<(), CommandError> {
     let id = called(view);
-    if !view.run.status.is_ended() {
+    if view.run.over_since().is_none() {
         return Err(CommandError::NotEnded { run: id, status: view.run.status });
     }
     match view.envelope.has_calls_in_flight() {

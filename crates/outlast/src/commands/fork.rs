@@ -14,7 +14,7 @@ use outlast_core::{
 use outlast_view::Fork;
 
 use super::prelude::*;
-use crate::files::{Asked, Files, history::History, of_run};
+use crate::files::{Files, history::History, of_run};
 
 /// Give the point where a run is now a name, to fork it from there
 #[derive(Args, Clone, Debug)]
@@ -90,12 +90,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     let there = KeptFiles { directory: Some(directory.clone()), ..kept.clone() };
     let mut files = Files::open(context, &view.run.id, &there, works_in, false)?;
     files.bring(store, &[snapshot])?;
-    let is_empty = fs::read_dir(&into)?.next().is_none();
-    let wanted = files.objects.snapshot(&snapshot).map_err(FilesError::from)?.tree;
-    if !is_empty && files.take()?.snapshot.tree != wanted {
-        return Err(CliError::usage(format!("{directory} is not empty"), Some("name another directory")));
-    }
-    let restored = files.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })?;
+    let restored = files.put_down(snapshot)?;
     let no = forked(store, by, args, page)?;
     let mut fork = find::view(store, no)?;
     match (&mut fork.spec.files, &mut fork.spec.command) {

@@ -9,7 +9,7 @@ pub const HEADINGS: [(&str, &[&str]); 9] = [
     ("Look", &["ui", "watch", "ls", "show", "logs", "journal", "digest"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),
-    ("Jobs", &["jobs", "inspect", "retry", "export"]),
+    ("Jobs", &["jobs", "inspect", "retry", "export", "import"]),
     ("State", &["state", "snapshot", "fork"]),
     ("Files", &["files", "undo"]),
     ("Loops", &["ctx", "shell-init"]),

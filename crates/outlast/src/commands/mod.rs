@@ -7,6 +7,7 @@ pub mod approvals;
 pub mod attach;
 pub mod budget;
 pub mod budgets;
+pub mod bundle;
 pub mod completions;
 pub mod config;
 pub mod confined;
@@ -134,6 +135,7 @@ pub enum Command {
     Inspect(inspect::InspectArgs),
     Retry(jobs::RetryArgs),
     Export(export::ExportArgs),
+    Import(bundle::import::ImportArgs),
     Snapshot(fork::SnapshotArgs),
     Fork(fork::ForkArgs),
     Files(files::FilesArgs),
@@ -328,10 +330,13 @@ impl Command {
             Command::Retry(args) => ("retry", Persons, Server, on(of_job(&args.job), args, jobs::retry)),
             Command::Export(args) => (
                 "export",
-                Free,
+                if_changes(args.bundle.is_some()),
                 NoRoute("writes a run's results"),
                 on(of_job(&args.job), args, export::export),
             ),
+            Command::Import(args) => {
+                ("import", Persons, NO_FILES, on(StoreOrNew, args, bundle::import::import))
+            }
             Command::Snapshot(args) => {
                 let rule = OwnRuns(Some(&args.run), find::Verb::Look);
                 ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))

@@ -250,6 +250,16 @@ impl Files {
         Ok(restored)
     }
 
+    /// Puts the files of a snapshot into the root, which is empty, or has them already: a kill cut off the same before.
+    /// Errors: `HasOthers`.
+    pub fn put_down(&mut self, snapshot: Id) -> Result<Restored, FilesError> {
+        let is_empty = fs::read_dir(&self.root)?.next().is_none();
+        if !is_empty && self.take()?.snapshot.tree != self.objects.snapshot(&snapshot)?.tree {
+            return Err(FilesError::HasOthers { directory: self.root.display().to_string() });
+        }
+        self.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })
+    }
+
     /// Returns the newest restoration by hand; `None` without one.
     pub fn by_hand(&self) -> Result<Option<ByHand>, FilesError> {
         Ok(read_by_hand(&self.saved_file)?.pop())

@@ -1,5 +1,6 @@
 //! Errors of commands, each with a stable code, a hint and an exit code.
 
+mod bundle;
 mod command;
 mod files;
 mod input;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use serde_json::json;
 
 pub use self::{
+    bundle::BundleError,
     command::CommandError,
     files::FilesError,
     input::InputError,
@@ -104,6 +106,8 @@ pub enum CliError {
     Command(#[from] CommandError),
     #[error(transparent)]
     Files(#[from] FilesError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
 }
 
 impl From<prices::Error> for CliError {
@@ -158,6 +162,7 @@ impl CliError {
             CliError::Inside(e) => e.fact(),
             CliError::Command(e) => e.fact(),
             CliError::Files(e) => e.fact(),
+            CliError::Bundle(e) => e.fact(),
         }
     }
 
@@ -193,6 +198,7 @@ impl CliError {
             CliError::Inside(e) => e.hint().map(Into::into),
             CliError::Command(e) => e.hint(),
             CliError::Files(e) => e.hint(),
+            CliError::Bundle(e) => e.hint(),
         }
     }
 

@@ -5,6 +5,7 @@ pub mod checkout;
 pub mod context;
 pub mod error;
 pub mod exit_code;
+pub mod fence;
 pub mod find;
 pub mod host;
 pub mod jsonl;

@@ -229,6 +229,7 @@ fn halted(view: &RunView, id: &str) -> Next {
             "look at what it waits for; resumed, it goes on with a new count",
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
+        None if halt.moved.is_some() => told("it moved", &halt.hint(id), Vec::new()),
         None if halt.is_fee => {
             told("let it be free", "let what has no price count as free, or remove its limit in usd", resume)
         }

@@ -12,7 +12,7 @@ use outlast_core::{
     price::has_family,
     run::{Command, KeptFiles, Looping, Masks, Policy, Prices, Pty, Spec, Status, Supervision, Unpriced},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
-    words::{Digest, RunId, RunNo, clock::random},
+    words::{RunId, RunNo, clock::random},
 };
 
 use outlast_server::node::Node;
@@ -379,19 +379,9 @@ fn looping(args: &RunArgs, context: &Context) -> Option<Looping> {
 
 /// Returns the key by which typing the same command in the same directory finds the run again.
 fn command_key(args: &RunArgs, context: &Context, parent: Option<RunNo>) -> String {
-    let mut text = context.around.directory().to_string_lossy().into_owned();
-    // Unfinished children of another run must not match.
-    if let Some(parent) = parent {
-        text.push_str(&format!("\0\0{parent}"));
-    }
-    if args.looping.on {
-        text.push_str("\0--loop");
-    }
-    for word in &args.command {
-        text.push('\0');
-        text.push_str(word);
-    }
-    Digest::of(text.as_bytes()).to_string()[..32].to_owned()
+    let directory = context.around.directory().to_string_lossy().into_owned();
+    let (argv, looping) = (args.command.clone(), looping(args, context));
+    Command { argv, directory, looping, ..Command::default() }.key(parent)
 }
 
 /// Reads standard input, if it is no terminal and not empty. Each attempt reads it from its start.

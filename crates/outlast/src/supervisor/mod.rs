@@ -51,8 +51,9 @@ use crate::{
     program::{
         actor::actor,
         context::Context,
-        error::{CliError, RunError},
+        error::{BundleError, CliError, RunError},
         exit_code,
+        fence::fence,
         find::{self, Verb},
         log,
         say::say,
@@ -234,6 +235,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if view.spec.is_shell_loop() {
             return Err(RunError::LoopScript { run: called(&view) }.into());
         }
+        let view = if args.take_back { taken_back(store.as_ref(), &view)? } else { view };
         let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
         let context = context.with_variables(file.map(Path::new))?;
         let keys = context.keys()?;
@@ -277,6 +279,15 @@ fn raised(store: &dyn Store, by: &str, view: RunView, add: AddArgs) -> Result<Ru
 
 fn grace(ms: Option<i64>) -> Option<Duration> {
     ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
+}
+
+/// Lets a run go on here that left in a bundle. Errors: `run_not_moved`.
+fn taken_back(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
+    let moved = view.run.halt.as_ref().and_then(|halt| halt.moved.as_ref());
+    let moved = moved.ok_or_else(|| BundleError::NotMoved { run: called(view) })?;
+    fence(store, view, None)?;
+    say(&format!("{} is taken back: {} must not be imported any more", called(view), moved.bundle));
+    find::view(store, view.run.no)
 }
 
 /// Records the directory in which the run works from now on; `None`: it stays where it is.

@@ -8,6 +8,7 @@ mod agents;
 mod away;
 mod bad_input;
 mod bed;
+mod bundle;
 mod busy_waiting;
 mod cli_agents;
 mod confined_net;

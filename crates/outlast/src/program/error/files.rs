@@ -26,6 +26,8 @@ pub enum FilesError {
     NoSnapshot { run: String, when: String },
     #[error("{path:?} is not kept in the snapshot at entry {entry}")]
     NoPath { path: String, entry: i64 },
+    #[error("{directory} is not empty")]
+    HasOthers { directory: String },
     #[error("run {run} is {}: its agent may be writing files", .status.name())]
     InUse { run: String, status: Status },
     #[error("not everything is restored, because of changes meanwhile or files that are not kept: {}", .paths.join(", "))]
@@ -44,6 +46,7 @@ impl FilesError {
             FilesError::NotKept { .. } => ("files_not_kept", REFUSED),
             FilesError::NoSnapshot { .. } => ("files_no_snapshot", REFUSED),
             FilesError::NoPath { .. } => ("files_no_path", REFUSED),
+            FilesError::HasOthers { .. } => ("files_not_empty", USAGE),
             FilesError::InUse { .. } => ("files_in_use", REFUSED),
             FilesError::Left { .. } => ("files_left", REFUSED),
         }
@@ -65,6 +68,7 @@ impl FilesError {
             FilesError::NoPlace(_) => "set HOME, or leave --files out".into(),
             FilesError::NotKept { .. } => "begin a run with `outlast run --files -- CMD`".into(),
             FilesError::NoSnapshot { run, .. } => format!("`outlast files {run}` lists what there is"),
+            FilesError::HasOthers { .. } => "name another directory".into(),
             FilesError::InUse { run, .. } => format!("`outlast stop {run}` first"),
             FilesError::Left { .. } => "look at these paths, and type it again".into(),
             FilesError::Files(_) | FilesError::Store(_) | FilesError::Io(_) | FilesError::NoPath { .. } => {

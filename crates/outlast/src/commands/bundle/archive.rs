@@ -1,0 +1,184 @@
+//! The file of a bundle: a tar archive, compressed with zstd, and behind it the SHA-256 of all that comes before.
+//!
+//! The digest stands in a frame that zstd's own readers pass over, so that `tar --zstd` lists a bundle. It is checked
+//! before anything is unpacked.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, Read as _, Seek as _, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use outlast_core::words::Digest;
+use sha2::{Digest as _, Sha256};
+
+use crate::{disk::beside, program::error::BundleError};
+
+/// First bytes of what zstd has compressed.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Head of a frame that zstd passes over, of [`WORD`] and a digest.
+const SKIPPED: [u8; 8] = [0x5d, 0x2a, 0x4d, 0x18, 40, 0, 0, 0];
+const WORD: [u8; 8] = *b"OLBUNDLE";
+const FOOT: usize = SKIPPED.len() + WORD.len() + 32;
+
+const LEVEL: i32 = 3;
+
+/// Names of the files in a bundle. The manifest is the first.
+pub const MANIFEST: &str = "manifest.json";
+pub const STORE: &str = "runs.db";
+pub const FILES: &str = "files";
+
+/// Sums what is written.
+struct Summed<W> {
+    to: W,
+    sum: Sha256,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.sum.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+fn foot(digest: &Digest) -> Vec<u8> {
+    [&SKIPPED[..], &WORD, &digest.0].concat()
+}
+
+/// Packs files of a directory. The bundle has its name when it is whole and on the disk, and is never put over a file.
+pub fn pack(directory: &Path, names: &[String], file: &Path) -> Result<Digest, BundleError> {
+    let fresh = beside(file, ".unfinished");
+    match fs::remove_file(&fresh) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+        _ => {}
+    }
+    let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let summed = Summed { to: BufWriter::new(out), sum: Sha256::new() };
+    let mut tar = tar::Builder::new(zstd::Encoder::new(summed, LEVEL)?);
+    tar.mode(tar::HeaderMode::Deterministic);
+    for name in names {
+        tar.append_path_with_name(directory.join(name), name)?;
+    }
+    let Summed { mut to, sum } = tar.into_inner()?.finish()?;
+    let digest = Digest(sum.finalize().into());
+    to.write_all(&foot(&digest))?;
+    to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    if file.exists() {
+        return Err(BundleError::Exists { file: file.display().to_string() });
+    }
+    fs::rename(&fresh, file)?;
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(digest)
+}
+
+/// Reads the whole file and returns its digest. Errors: `NotOne`, `Damaged`.
+pub fn check(file: &Path) -> Result<Digest, BundleError> {
+    let name = || file.display().to_string();
+    let mut read = File::open(file).map_err(|why| BundleError::Unread { file: name(), why })?;
+    let (mut head, mut sum) = ([0; 4], Summed { to: io::sink(), sum: Sha256::new() });
+    if read.read_exact(&mut head).is_err() || head != ZSTD {
+        return Err(BundleError::NotOne { file: name() });
+    }
+    read.rewind()?;
+    let body = read.metadata()?.len().saturating_sub(FOOT as u64);
+    let mut end = Vec::new();
+    io::copy(&mut (&mut read).take(body), &mut sum)?;
+    read.take(FOOT as u64).read_to_end(&mut end)?;
+    let digest = Digest(sum.sum.finalize().into());
+    if end == foot(&digest) { Ok(digest) } else { Err(BundleError::Damaged { file: name() }) }
+}
+
+/// Unpacks a bundle that was checked into an empty directory. Errors: `NotOne` for a name that no bundle has.
+pub fn unpack(file: &Path, to: &Path) -> Result<(), BundleError> {
+    let mut tar = tar::Archive::new(zstd::Decoder::new(File::open(file)?)?);
+    for entry in tar.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.to_str().filter(|name| is_ours(name)).map(str::to_owned);
+        let (Some(name), tar::EntryType::Regular) = (name, entry.header().entry_type()) else {
+            return Err(BundleError::NotOne { file: file.display().to_string() });
+        };
+        let mut options = OpenOptions::new();
+        let mut out = options.write(true).create_new(true).mode(0o600).open(to.join(name))?;
+        io::copy(&mut entry, &mut out)?;
+    }
+    Ok(())
+}
+
+/// Reads the manifest, which is the first file of a bundle. `None`: it is none.
+pub fn manifest(file: &Path) -> Result<Option<Vec<u8>>, BundleError> {
+    let mut tar = tar::Archive::new(zstd::Decoder::new(File::open(file)?)?);
+    let Some(first) = tar.entries()?.next() else { return Ok(None) };
+    let (mut first, mut bytes) = (first?, Vec::new());
+    if first.path()? != Path::new(MANIFEST) {
+        return Ok(None);
+    }
+    first.read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+fn is_ours(name: &str) -> bool {
+    let pack = name.strip_prefix("files/").and_then(|name| name.strip_suffix(".pack"));
+    let is_digest = |pack: &str| pack.len() == 64 && pack.bytes().all(|b| b.is_ascii_hexdigit());
+    name == MANIFEST || name == STORE || pack.is_some_and(is_digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_is_whole_or_refused_whatever_was_cut_or_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        let noise: Vec<u8> =
+            (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        fs::write(from.join(MANIFEST), "{}").unwrap();
+        fs::write(from.join(STORE), &noise).unwrap();
+        let file = dir.path().join("b");
+        let names = [MANIFEST.to_owned(), STORE.to_owned()];
+        let digest = pack(&from, &names, &file).unwrap();
+        assert!(matches!(pack(&from, &names, &file), Err(BundleError::Exists { .. })));
+        assert_eq!(check(&file).unwrap(), digest);
+        assert_eq!(manifest(&file).unwrap().unwrap(), b"{}");
+        fs::create_dir(&to).unwrap();
+        unpack(&file, &to).unwrap();
+        assert_eq!(fs::read(to.join(STORE)).unwrap(), noise);
+        let whole = fs::read(&file).unwrap();
+        let code = |bytes: &[u8]| {
+            fs::write(&file, bytes).unwrap();
+            check(&file).unwrap_err().fact().0
+        };
+        for len in [4, 40, FOOT, whole.len() / 2, whole.len() - FOOT, whole.len() - 1] {
+            assert_eq!(code(&whole[..len]), "bundle_damaged", "{len}");
+        }
+        for at in [4, 100, whole.len() / 2, whole.len() - FOOT, whole.len() - 1] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert_eq!(code(&changed), "bundle_damaged", "{at}");
+        }
+        assert_eq!(code(&[&whole[..], b"x"].concat()), "bundle_damaged");
+        for other in [&b""[..], b"PK", b"SQLite format 3\0"] {
+            assert_eq!(code(other), "bundle_unknown");
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_not_unpacked() {
+        for name in ["manifest.json", "runs.db", &format!("files/{}.pack", "0a".repeat(32))] {
+            assert!(is_ours(name), "{name}");
+        }
+        for name in
+            ["", "../runs.db", "/runs.db", "files/../x.pack", "files/lock", "runs.db-wal", "files/a/b.pack"]
+        {
+            assert!(!is_ours(name), "{name}");
+        }
+    }
+}

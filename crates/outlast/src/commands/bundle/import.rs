@@ -1,0 +1,137 @@
+//! `outlast import FILE`: makes the run of a bundle in this store, once.
+
+use outlast_core::state;
+
+use super::*;
+use crate::agent::transcript;
+
+/// Make the run of a bundle in this store, with its files, to go on here
+///
+/// A bundle is imported once: again, this says so and does nothing. The run is as it was where `outlast export --bundle`
+/// took it: interrupted, with what it has spent and what is left of its budget.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast import nightly.bundle --into ~/work/nightly\n  outlast resume nightly"
+)]
+pub struct ImportArgs {
+    /// The file that outlast export --bundle wrote
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Directory that the run works in from now on, with its files; it is made, or is empty [default: the one of the same name]
+    #[arg(long, value_name = "DIR")]
+    pub into: Option<PathBuf>,
+}
+
+/// Makes the run of a bundle. Files come first, then one commit has all rows: without it, nothing of the run is in the
+/// store. Typed again after a kill, it goes on.
+///
+/// Errors: `bundle_damaged`, `bundle_unknown`, `bundle_newer`, `run_exists`, and a directory that has other files; nothing
+/// is written then.
+pub fn import(args: &ImportArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+    let file = context.around.directory().join(&args.file);
+    let digest = archive::check(&file)?;
+    let row = state::Table::Bundles.name(&digest.to_string());
+    if let Some(known) = store.state(&row.namespace, &row.agent, &row.key)? {
+        let ids = known.value.unwrap_or_default();
+        let run = String::from_utf8_lossy(&ids).split(' ').next().unwrap_or_default().to_owned();
+        if page.look.json {
+            return Ok(page.json(&json!({ "run": run, "imported": false }))?);
+        }
+        return Ok(page.line(&format!("{run}  this bundle was imported before; nothing was done"))?);
+    }
+    let place = Workplace::new(context)?;
+    archive::unpack(&file, &place.path)?;
+    let manifest = Manifest::of(fs::read(place.path.join(archive::MANIFEST)).ok(), &file)?;
+    let bundle = place.store(context, false)?;
+    let (mut family, _) = whole::family(&*bundle, find::run(&*bundle, &manifest.run)?)?;
+    for view in &family {
+        if let Some(no) = store.run_no(&view.run.id)? {
+            let there = find::view(store, no)?;
+            return Err(BundleError::Here { run: called(&there), moved: there.run.is_moved() }.into());
+        }
+    }
+    let old = family.first().and_then(directory_of);
+    let new = old.as_deref().map(|old| directory(old, args.into.as_deref(), context)).transpose()?;
+    if let (Some(old), Some(new)) = (&old, &new) {
+        family.iter_mut().for_each(|view| settle(&mut view.spec, old, new, context));
+    }
+    let (mut held, mut objects, mut restored) = (Vec::new(), place.objects()?, None);
+    for (index, view) in family.iter().enumerate() {
+        let snapshots = snapshots(&*bundle, view)?;
+        let (Some((kept, works_in)), Some(newest)) = (of_run(view), snapshots.last()) else { continue };
+        let mut files = Files::open(context, &view.run.id, kept, works_in, true)?;
+        held.push(files.objects.share().map_err(FilesError::from)?);
+        objects.copy_to(&mut files.objects, &snapshots).map_err(FilesError::from)?;
+        for snapshot in &snapshots {
+            files.publish(store, snapshot, || Ok(()))?;
+        }
+        if index == 0 {
+            restored = Some(files.put_down(*newest)?.changed.len());
+        }
+    }
+    let mut runs = Vec::new();
+    for view in family {
+        let spec = view.spec.clone();
+        let mut run = Whole { spec, ..whole::read(&*bundle, view)? };
+        if let (Some(old), Some(new)) = (&old, &new) {
+            transcript::moved(&mut run, old, new);
+        }
+        runs.push(run);
+    }
+    if put(store, runs, Some(digest))? == Imported::Before {
+        return Ok(
+            page.line(&format!("{}  this bundle was imported before; nothing was done", manifest.run))?
+        );
+    }
+    if page.look.json {
+        let told = json!({ "run": manifest.run, "imported": true, "directory": new, "restored": restored });
+        return Ok(page.json(&told)?);
+    }
+    let word = manifest.name.as_deref().unwrap_or(&manifest.run);
+    let strong = page.look.paint(Paint::Strong, word);
+    let entries = some(manifest.entries as i64, "entry").replace("entrys", "entries");
+    page.line(&format!(
+        "{strong}  {entries}, {} usd spent, from {}",
+        usd(manifest.spent_nano_usd),
+        look::clean(&manifest.host)
+    ))?;
+    if let (Some(restored), Some(new)) = (restored, &new) {
+        page.line(&format!("  {} in {}", some(restored as i64, "path"), look::clean(new)))?;
+    }
+    Ok(page.line(&format!("  → outlast resume {word}"))?)
+}
+
+/// Returns the directory that the run works in from now on. Errors: one that is not there and was not named.
+fn directory(old: &str, into: Option<&Path>, context: &Context) -> Result<String, CliError> {
+    let new = match into {
+        Some(into) => context.around.directory().join(into),
+        None if Path::new(old).is_dir() => return Ok(old.to_owned()),
+        None => {
+            let missing = format!("the directory that the run worked in, {old}, is not here");
+            return Err(CliError::usage(missing, Some("name another with --into DIR")));
+        }
+    };
+    fs::create_dir_all(&new)?;
+    Ok(new.canonicalize()?.to_string_lossy().into_owned())
+}
+
+/// Changes a spec for another directory and this machine: paths below the old one, and `PATH` and `HOME`.
+fn settle(spec: &mut outlast_core::run::Spec, old: &str, new: &str, context: &Context) {
+    let there = |path: &mut String| {
+        if let Some(rest) = path.strip_prefix(old).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+            *path = format!("{new}{rest}");
+        }
+    };
+    spec.files.iter_mut().filter_map(|kept| kept.directory.as_mut()).for_each(there);
+    let Some(command) = &mut spec.command else { return };
+    there(&mut command.directory);
+    command.env_file.iter_mut().chain(&mut command.state_file).for_each(there);
+    command.looping.iter_mut().filter_map(|looping| looping.input.as_mut()).for_each(there);
+    command.supervision.files.iter_mut().filter_map(|kept| kept.directory.as_mut()).for_each(there);
+    for name in ["PATH", "HOME"] {
+        let own = context.around.var(name).and_then(|own| own.to_str());
+        if let (Some(kept), Some(own)) = (command.env.get_mut(name), own) {
+            own.clone_into(kept);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `outlast export RUN --bundle FILE`: puts a run into one file, to go on where that is imported.
+//!
+//! A bundle is a store: the run and all runs below it in an SQLite file, and the objects of their snapshots. The run is
+//! fenced first. Killed at any instant, it is in one place, or in none until the same command is typed again.
+
+pub mod archive;
+pub mod import;
+
+use std::{
+    fs::{self, DirBuilder, File},
+    os::unix::fs::DirBuilderExt as _,
+    path::PathBuf,
+};
+
+use outlast_core::{
+    engine::{Import, Imported, Whole},
+    envelope::Moved,
+    reads::whole,
+    words::Digest,
+};
+use outlast_files::{Id, Objects};
+use outlast_process::identity;
+use serde::Deserialize;
+
+use super::{export::ExportArgs, prelude::*};
+use crate::{
+    files::{Files, history::History, of_run},
+    program::{
+        error::{BundleError, RunError},
+        fence::fence,
+        run_directory,
+    },
+    settings::store_address::{Durability as Kept, StoreAddress},
+};
+
+/// Format of the bundles that this program writes, and the newest that it reads.
+const FORMAT: u32 = 1;
+
+/// What a bundle says of itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Manifest {
+    format: u32,
+    /// Version of the program that wrote it.
+    outlast: String,
+    store_format: i64,
+    run: String,
+    name: Option<String>,
+    /// Store that the run was in, and its machine.
+    store: String,
+    host: String,
+    made_at: String,
+    /// Directory that the run worked in; `None`: it had none.
+    directory: Option<String>,
+    runs: usize,
+    entries: usize,
+    snapshots: usize,
+    spent_nano_usd: i64,
+}
+
+impl Manifest {
+    /// Reads a manifest's text. Errors: `NotOne`, `Newer`.
+    fn of(text: Option<Vec<u8>>, file: &Path) -> Result<Manifest, BundleError> {
+        let file = || file.display().to_string();
+        let read = text.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
+        match read.ok_or_else(|| BundleError::NotOne { file: file() })? {
+            Manifest { format, outlast, .. } if format > FORMAT => {
+                Err(BundleError::Newer { file: file(), by: outlast, found: format, known: FORMAT })
+            }
+            manifest => Ok(manifest),
+        }
+    }
+}
+
+/// Directory beside the store in which one bundle at a time is packed or unpacked. It goes when this is dropped; what a
+/// kill has left there goes first.
+struct Workplace {
+    path: PathBuf,
+    _alone: File,
+}
+
+impl Workplace {
+    fn new(context: &Context) -> Result<Workplace, CliError> {
+        let parent = run_directory::of_store(&context.place, "bundles", &context.around)?;
+        let mut make = DirBuilder::new();
+        make.recursive(true).mode(0o700).create(&parent)?;
+        let alone = File::open(&parent)?;
+        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).map_err(std::io::Error::from)?;
+        let place = Workplace { path: parent.join("work"), _alone: alone };
+        place.clear()?;
+        make.create(place.path.join(archive::FILES))?;
+        Ok(place)
+    }
+
+    fn clear(&self) -> std::io::Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the bundle's store; `create` makes it.
+    fn store(&self, context: &Context, create: bool) -> Result<std::sync::Arc<dyn Store>, CliError> {
+        let place = StoreAddress::File(self.path.join(archive::STORE));
+        Context { place, ..context.clone() }.open(create, Kept::Full)
+    }
+
+    fn objects(&self) -> Result<Objects, FilesError> {
+        Ok(Objects::open(&self.path.join(archive::FILES), true, u64::MAX)?)
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        // What stays goes with the next bundle.
+        let _ = self.clear();
+    }
+}
+
+/// Makes runs in a store, in one commit.
+fn put(store: &dyn Store, runs: Vec<Whole>, bundle: Option<Digest>) -> Result<Imported, CliError> {
+    let identity = identity::of_self()?;
+    let import = Import {
+        runs,
+        identity: outlast_core::run::Identity { program: "outlast import".into(), ..identity },
+        bundle,
+    };
+    Ok(store.ask(import, Durability::Synced).wait()?)
+}
+
+/// Returns the directory that a run works in, or of whose files it keeps snapshots.
+fn directory_of(view: &RunView) -> Option<String> {
+    let kept = of_run(view).and_then(|(kept, _)| kept.directory.clone());
+    kept.or_else(|| view.spec.command.as_ref().map(|command| command.directory.clone()))
+}
+
+/// Puts a run into a bundle.
+///
+/// Errors: `files_in_use` for a run that has not stopped, `run_halted` for one that was moved; `bundle_exists`;
+/// `run_has_parent`. The run stays as it was then.
+pub fn export(
+    args: &ExportArgs,
+    file: &Path,
+    Desk { store, context, page, .. }: Desk,
+) -> Result<(), CliError> {
+    let view = find::run(store, &args.job)?;
+    let run = called(&view);
+    if let Some(parent) = view.run.parent {
+        return Err(BundleError::Child { run, parent: called(&find::view(store, parent)?) }.into());
+    }
+    if let status @ (Status::Running | Status::Waiting | Status::Sleeping) = view.run.status {
+        return Err(FilesError::InUse { run, status }.into());
+    }
+    let file = context.around.directory().join(file);
+    let bundle = file.to_string_lossy().into_owned();
+    let cut_off = Moved { bundle: bundle.clone(), sha256: None };
+    let moved = view.run.halt.as_ref().and_then(|halt| halt.moved.as_deref());
+    let goes_on = moved == Some(&cut_off);
+    if moved.is_some() && !goes_on {
+        return Err(RunError::Halted { run, halt: view.run.halt.clone().map(Box::new) }.into());
+    }
+    let (digest, manifest) = match file.exists() {
+        true if goes_on => {
+            let digest = archive::check(&file)?;
+            let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
+            if manifest.run != view.run.id.as_str() {
+                return Err(BundleError::Exists { file: bundle }.into());
+            }
+            (digest, manifest)
+        }
+        true => return Err(BundleError::Exists { file: bundle }.into()),
+        false => {
+            let family = fence(store, &view, Some(&cut_off))?;
+            let made = make(store, context, family, &file);
+            if made.is_err() {
+                fence(store, &view, None)?;
+            }
+            made?
+        }
+    };
+    let is_over = matches!(view.run.status, Status::Completed | Status::Cancelled) && view.run.job.is_none();
+    let whole = Moved { bundle, sha256: Some(digest.to_string()) };
+    fence(store, &view, Some(&whole))?;
+    if page.look.json {
+        let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "moved": !is_over, "manifest": manifest });
+        return Ok(page.json(&told)?);
+    }
+    let strong = page.look.paint(Paint::Strong, &run);
+    let (entries, spent) =
+        (some(manifest.entries as i64, "entry").replace("entrys", "entries"), usd(manifest.spent_nano_usd));
+    let file = look::clean(&whole.bundle);
+    page.line(&format!(
+        "{strong}  {entries}, {spent} usd spent, {} in {file}",
+        some(manifest.snapshots as i64, "snapshot")
+    ))?;
+    page.line(&format!("  sha-256 {digest}"))?;
+    if !is_over {
+        page.line("  it goes on where that file is imported, and no longer here")?;
+    }
+    Ok(page.line(&format!("  → outlast import {file} --into DIR"))?)
+}
+
+/// Writes the bundle of runs that are fenced.
+fn make(
+    store: &dyn Store,
+    context: &Context,
+    family: Vec<RunView>,
+    file: &Path,
+) -> Result<(Digest, Manifest), CliError> {
+    let place = Workplace::new(context)?;
+    let mut manifest = Manifest {
+        format: FORMAT,
+        outlast: env!("CARGO_PKG_VERSION").into(),
+        store_format: outlast_store::FORMAT,
+        store: store.place(),
+        host: identity::of_self()?.host,
+        made_at: time::rfc3339(store.now()?),
+        runs: family.len(),
+        ..Manifest::default()
+    };
+    if let Some(root) = family.first() {
+        manifest.run = root.run.id.to_string();
+        manifest.name.clone_from(&root.spec.name);
+        manifest.directory = directory_of(root);
+        manifest.spent_nano_usd = root.envelope.spent.cost();
+    }
+    let mut objects = place.objects()?;
+    for view in &family {
+        let snapshots = snapshots(store, view)?;
+        if let (Some((kept, works_in)), false) = (of_run(view), snapshots.is_empty()) {
+            let mut files = Files::open(context, &view.run.id, kept, works_in, false)?;
+            files.bring(store, &snapshots)?;
+            files.objects.copy_to(&mut objects, &snapshots).map_err(FilesError::from)?;
+        }
+        manifest.snapshots += snapshots.len();
+    }
+    let runs = family.into_iter().map(|view| whole::read(store, view)).collect::<Result<Vec<_>, _>>()?;
+    manifest.entries = runs.iter().map(|whole| whole.entries.len()).sum();
+    // Closed, a store is one file.
+    put(&*place.store(context, true)?, runs, None)?;
+    fs::write(place.path.join(archive::MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap_or_default())?;
+    let mut names = vec![archive::MANIFEST.to_owned(), archive::STORE.to_owned()];
+    let packs = objects.packs().map(|pack| format!("{}/{pack}", archive::FILES));
+    names.extend(packs);
+    Ok((archive::pack(&place.path, &names, file)?, manifest))
+}
+
+/// Returns all snapshots of a run's files, oldest first.
+fn snapshots(store: &dyn Store, view: &RunView) -> Result<Vec<Id>, store::Error> {
+    Ok(History::read(store, view.run.no)?.steps.iter().map(|step| step.kept.snapshot).collect())
+}

@@ -1,0 +1,68 @@
+//! Errors of bundles, in which runs leave their store.
+
+use std::io;
+
+use crate::program::exit_code::{REFUSED, UNAVAILABLE};
+
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    #[error("{file} cannot be read: {why}")]
+    Unread { file: String, why: io::Error },
+    #[error("{file} is no bundle of outlast")]
+    NotOne { file: String },
+    #[error("{file} is torn, or was changed: its digest is not that of what it holds")]
+    Damaged { file: String },
+    #[error(
+        "{file} was written by a later outlast ({by}): its format is {found}, and this program reads up to {known}"
+    )]
+    Newer { file: String, by: String, found: u32, known: u32 },
+    #[error("{file} is there already")]
+    Exists { file: String },
+    #[error("run {run} is a part of run {parent}, which it cannot leave")]
+    Child { run: String, parent: String },
+    #[error("run {run} is in this store already{}", if *.moved { ", where it was moved away from" } else { "" })]
+    Here { run: String, moved: bool },
+    #[error("run {run} was not moved to another store")]
+    NotMoved { run: String },
+    #[error("the bundle: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl BundleError {
+    /// Returns the stable code, by which programs tell errors apart, and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
+        match self {
+            BundleError::Unread { .. } | BundleError::Io(_) => ("bundle_io", UNAVAILABLE),
+            BundleError::NotOne { .. } => ("bundle_unknown", REFUSED),
+            BundleError::Damaged { .. } => ("bundle_damaged", REFUSED),
+            BundleError::Newer { .. } => ("bundle_newer", REFUSED),
+            BundleError::Exists { .. } => ("bundle_exists", REFUSED),
+            BundleError::Child { .. } => ("run_has_parent", REFUSED),
+            BundleError::Here { .. } => ("run_exists", REFUSED),
+            BundleError::NotMoved { .. } => ("run_not_moved", REFUSED),
+        }
+    }
+
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            BundleError::NotOne { .. } => "`outlast export RUN --bundle FILE` writes one".into(),
+            BundleError::Damaged { .. } => {
+                "copy it again from where it was written; nothing was changed here".into()
+            }
+            BundleError::Newer { .. } => "import it with that version, or a later one".into(),
+            BundleError::Exists { .. } => "name another file".into(),
+            BundleError::Child { parent, .. } => {
+                format!("`outlast export {parent} --bundle FILE` takes all of it along")
+            }
+            BundleError::Here { run, moved: true } => {
+                format!("`outlast rm {run}` deletes what stayed here; then it can come back")
+            }
+            BundleError::Here { run, moved: false } => {
+                format!("`outlast show {run}` tells of it; nothing was changed")
+            }
+            BundleError::NotMoved { run } => format!("leave --take-back out: `outlast resume {run}`"),
+            BundleError::Unread { .. } | BundleError::Io(_) => return None,
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! Stories of runs that leave their store in a bundle, and go on in another one.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use outlast::program::host::{OsEntropy, SystemClock};
+use outlast_core::{
+    engine::Move,
+    envelope::Moved,
+    store::{Ask as _, Durability, RunFilter, Store},
+    words::RunId,
+};
+use outlast_store::Options;
+
+use crate::{
+    agents::{UP_UNTIL_GO, script, shell},
+    bed::{Bed, text},
+    hosts::Hosts,
+};
+
+/// Asks, writes, waits for its end, and would ask again.
+const TWO: &str = r#"
+import json, os, time, urllib.request
+def ask(text):
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]}
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+ask("plan")
+with open("notes", "a") as notes: notes.write("two\n")
+open(os.environ["HOME"] + "/asked", "w").close()
+while not os.path.exists(os.environ["HOME"] + "/go"): time.sleep(0.01)
+ask("go on")
+"#;
+
+/// A command with the store of another machine, and the home of another person.
+fn there(bed: &Bed, args: &[&str]) -> Command {
+    fs::create_dir_all(bed.path("there")).unwrap();
+    fs::create_dir_all(bed.path("other-home")).unwrap();
+    let mut command = bed.outlast(args);
+    command.env("OUTLAST_STORE", bed.path("there/runs.db")).env("HOME", bed.path("other-home"));
+    command
+}
+
+fn open(place: &Path) -> Arc<dyn Store> {
+    let options = Options {
+        durability: Default::default(),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(OsEntropy),
+        create: false,
+        store_wait: outlast_store::STORE_WAIT,
+    };
+    outlast_store::open(text(place), options).unwrap()
+}
+
+/// Halts the run as one that leaves in this bundle, of which no digest is noted: as a killed export leaves it.
+fn cut_off(bed: &Bed, run: &str, bundle: &Path) {
+    let store = open(&bed.store());
+    let no = store.run_no(&RunId::new(run).unwrap()).unwrap().unwrap();
+    let seen = store.runs(&RunFilter { limit: 1, ..RunFilter::default() }).unwrap()[0].run.no;
+    let to = Some(Moved { bundle: text(bundle).into(), sha256: None });
+    assert!(store.ask(Move { runs: vec![no], seen, to }, Durability::Synced).wait().unwrap());
+}
+
+/// A run that was stopped while it waited. Returns the path of the bundle to be.
+fn stopped(bed: &Bed, id: &str) -> PathBuf {
+    let run = bed.start(shell(bed, &["--run", id], UP_UNTIL_GO));
+    bed.until_file("up");
+    run.signal(2);
+    run.done().code(130);
+    bed.path(&format!("{id}.bundle"))
+}
+
+fn spent(mut show: Command) -> i64 {
+    let out = show.arg("--json").output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let shown: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let lines = shown["budget"].as_array().unwrap();
+    lines.iter().find(|line| line["unit"] == "cost_nano_usd").unwrap()["spent"].as_i64().unwrap()
+}
+
+#[test]
+fn a_run_leaves_with_its_files_and_its_money_and_buys_nothing_again() {
+    let bed = Bed::new();
+    bed.write("work/notes", "one\n");
+    let agent = bed.start(script(&bed, &["--run", "r", "--usd", "1", "--files"], TWO, &[]));
+    bed.until_file("asked");
+    let bundle = bed.path("r.bundle");
+    let export = ["export", "r", "--bundle", text(&bundle)];
+    bed.does(&export).code(1).tells(&["outlast stop r"]);
+    agent.signal(2);
+    agent.done().code(130);
+    let (paid, before) = (bed.paid(), bed.spent("r", "cost_nano_usd"));
+    assert!(before > 0);
+    bed.does(&export).code(0).tells(&["sha-256", "outlast import"]);
+    assert_eq!(fs::metadata(&bundle).unwrap().permissions().mode() & 0o777, 0o600);
+    bed.does(&["budget", "r", "--add-usd", "1"]).code(0);
+    bed.does(&["resume", "r"]).code(75).tells(&["moved", "--take-back", "outlast import"]);
+    bed.does(&["export", "r", "--bundle", "another"]).code(75).tells(&["moved"]);
+    assert_eq!(bed.status("r"), "halted");
+
+    let import = ["import", text(&bundle), "--into", "../moved"];
+    bed.run(there(&bed, &import)).code(0).tells(&["outlast resume r"]);
+    assert_eq!(bed.text("moved/notes"), "one\ntwo\n");
+    assert_eq!(spent(there(&bed, &["show", "r"])), before);
+    bed.run(there(&bed, &import)).code(0).tells(&["imported before"]);
+    bed.run(there(&bed, &["verify"])).code(0);
+    bed.write("other-home/go", "");
+    bed.run(there(&bed, &["resume", "r"])).code(0);
+    assert_eq!(bed.paid(), paid + 1, "what was answered before is replayed");
+    let after = spent(there(&bed, &["show", "r"]));
+    assert!(after > before && after < 3 * before, "{before} {after}");
+    bed.run(there(&bed, &["verify"])).code(0);
+    bed.run(there(&bed, &["undo", "r"])).code(0);
+    assert_eq!(bed.text("moved/notes"), "one\n", "the snapshots went along");
+
+    // It ended there: copied, it comes back when what stayed here is gone.
+    let back = bed.path("back.bundle");
+    bed.run(there(&bed, &["export", "r", "--bundle", text(&back)])).code(0);
+    bed.does(&["import", text(&back), "--into", "../back"]).code(1).tells(&["outlast rm r"]);
+    bed.run(shell(&bed, &["--run", "newest"], "true")).code(0);
+    bed.does(&["rm", "r"]).code(0);
+    bed.does(&["import", text(&back), "--into", "../back"]).code(0);
+    assert_eq!(bed.status("r"), "completed");
+    bed.does(&["verify"]).code(0);
+}
+
+#[test]
+fn a_bundle_that_is_torn_changed_or_none_is_refused_and_nothing_is_written() {
+    let bed = Bed::without_mock();
+    let bundle = stopped(&bed, "r");
+    bed.does(&["export", "r", "--bundle", text(&bundle)]).code(0);
+    let whole = fs::read(&bundle).unwrap();
+    let mut changed = whole.clone();
+    changed[whole.len() / 2] ^= 1;
+    for (bytes, told) in [(&whole[..whole.len() / 2], "torn"), (&changed, "torn"), (b"a text", "no bundle")] {
+        let other = bed.path("other.bundle");
+        fs::write(&other, bytes).unwrap();
+        bed.run(there(&bed, &["import", text(&other), "--into", "../new"])).code(1).tells(&[told]);
+        assert!(!bed.path("new").exists());
+        bed.run(there(&bed, &["show", "r"])).code(1);
+    }
+    bed.run(there(&bed, &["import", "nowhere"])).code(69);
+    bed.write("work/a-file", "of somebody's");
+    bed.does(&["export", "r", "--bundle", "a-file"]).code(75);
+    assert_eq!(bed.text("work/a-file"), "of somebody's");
+}
+
+#[test]
+fn an_export_that_was_cut_off_goes_on_or_is_taken_back() {
+    let bed = Bed::without_mock();
+    let bundle = stopped(&bed, "r");
+    let export = ["export", "r", "--bundle", text(&bundle)];
+    // Killed before the file has its name; what it wrote by then is in the way of nothing.
+    cut_off(&bed, "r", &bundle);
+    fs::write(bed.path("r.bundle.unfinished"), "half").unwrap();
+    bed.does(&["resume", "r"]).code(75).tells(&["cut off", "--bundle", "--take-back"]);
+    bed.does(&export).code(0);
+    assert!(!bed.path("r.bundle.unfinished").exists() && !bed.path("state/runs.db.bundles/work").exists());
+    // Killed before its digest is noted.
+    let whole = fs::read(&bundle).unwrap();
+    cut_off(&bed, "r", &bundle);
+    bed.does(&export).code(0);
+    assert_eq!(fs::read(&bundle).unwrap(), whole);
+    // Another's file in its place is none of its own.
+    cut_off(&bed, "r", &bundle);
+    fs::write(&bundle, "of somebody's").unwrap();
+    bed.does(&export).code(1);
+    bed.write("go", "");
+    bed.does(&["resume", "r", "--take-back"]).code(0).tells(&["is taken back"]);
+    bed.does(&["resume", "r", "--take-back"]).code(1);
+}
+
+#[test]
+fn an_import_that_was_cut_off_goes_on() {
+    let bed = Bed::without_mock();
+    bed.write("work/kept", "as it was\n");
+    let run = bed.start(shell(&bed, &["--run", "r", "--files"], UP_UNTIL_GO));
+    bed.until_file("up");
+    run.signal(2);
+    run.done().code(130);
+    let bundle = bed.path("r.bundle");
+    bed.does(&["export", "r", "--bundle", text(&bundle)]).code(0);
+    let import = ["import", text(&bundle), "--into", "../new"];
+    fs::create_dir(bed.path("new")).unwrap();
+    bed.write("new/strange", "a person's");
+    bed.run(there(&bed, &import)).code(2).tells(&["is not empty"]);
+    bed.run(there(&bed, &["show", "r"])).code(1);
+    // Killed before its commit: the files are there, and the workplace is not cleared.
+    fs::remove_file(bed.path("new/strange")).unwrap();
+    bed.write("new/kept", "as it was\n");
+    fs::create_dir_all(bed.path("there/runs.db.bundles/work/files")).unwrap();
+    bed.write("there/runs.db.bundles/work/runs.db", "half");
+    bed.run(there(&bed, &import)).code(0);
+    bed.run(there(&bed, &["verify"])).code(0);
+    assert!(!bed.path("there/runs.db.bundles/work").exists());
+}
+
+#[test]
+fn a_run_leaves_a_database_for_a_file() {
+    let hosts = Hosts::new();
+    let bed = &hosts.bed;
+    bed.write("work/log", "0\n");
+    let line = "echo $OUTLAST_ATTEMPT >> log; echo x >> ../lives; while [ ! -e ../go ]; do sleep 0.02; done";
+    let run = bed.start(hosts.first(shell(bed, &["--run", "r", "--files"], line)));
+    bed.until_lines("lives", 1);
+    run.signal(2);
+    run.done().code(130);
+    let bundle = bed.path("r.bundle");
+    bed.run(hosts.first(bed.outlast(&["export", "r", "--bundle", text(&bundle)]))).code(0);
+    bed.run(hosts.first(bed.outlast(&["resume", "r"]))).code(75);
+    bed.run(there(bed, &["import", text(&bundle), "--into", "../new"])).code(0);
+    bed.write("go", "");
+    bed.run(there(bed, &["resume", "r"])).code(0);
+    assert_eq!(bed.text("new/log"), "0\n1\n2\n");
+    bed.run(there(bed, &["verify"])).code(0);
+    // And into a database again: it ended, so it is a copy.
+    let back = bed.path("back.bundle");
+    bed.run(there(bed, &["export", "r", "--bundle", text(&back)])).code(0);
+    bed.run(hosts.second(shell(bed, &["--run", "newest"], "true"))).code(0);
+    bed.run(hosts.second(bed.outlast(&["rm", "r"]))).code(0);
+    bed.run(hosts.second(bed.outlast(&["import", text(&back), "--into", "../back"]))).code(0);
+    bed.run(hosts.second(bed.outlast(&["verify"]))).code(0);
+    assert_eq!(bed.text("back/log"), "0\n1\n2\n");
+}
+
+/// A program that keeps its session as Claude Code does: below a directory that is named by the one it works in.
+const CLAUDE: &str = r#"#!/usr/bin/env python3
+import http.client, json, os, re, sys, urllib.parse
+begins = "--session-id" in sys.argv
+session = sys.argv[sys.argv.index("--session-id" if begins else "--resume") + 1]
+place = os.environ["HOME"] + "/.claude/projects/" + re.sub("[^a-zA-Z0-9]", "-", os.getcwd()) + "/"
+path = place + session + ".jsonl"
+os.makedirs(place, exist_ok=True)
+def ask(text):
+    base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+    headers = {"anthropic-version": "2023-06-01", "Content-Type": "application/json"}
+    headers["Authorization"] = "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]
+    connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
+    assert connection.getresponse().read()
+if begins:
+    with open(path, "a") as file:
+        for text in ("do it", "done"):
+            line = {"type": "user", "cwd": os.getcwd(), "text": text}
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    ask("do it")
+    os.kill(os.getpid(), 9)
+lines = [json.loads(line) for line in open(path)]
+assert [(line["cwd"], line["text"]) for line in lines] == [(os.getcwd(), "do it"), (os.getcwd(), "done")], lines
+ask("go on")
+"#;
+
+#[test]
+fn an_agents_session_goes_along_to_another_directory_and_home() {
+    let bed = Bed::new();
+    let program = bed.write("claude", CLAUDE);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = bed.outlast(&["run", "--run", "r", "--restarts", "0", "--"]);
+    command.arg(&program).args(["-p", "do it"]);
+    bed.run(command).code(75);
+    let bundle = bed.path("r.bundle");
+    bed.does(&["export", "r", "--bundle", text(&bundle)]).code(0);
+    bed.run(there(&bed, &["import", text(&bundle), "--into", "../new"])).code(0);
+    let paid = bed.paid();
+    let resume = there(&bed, &["resume", "r", "--add-restarts", "1"]);
+    bed.run(resume).code(0).tells(&["goes on in its session"]);
+    assert_eq!(bed.paid(), paid + 1);
+}
