@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem::take,
     sync::Arc,
 };
 
@@ -44,6 +45,18 @@ macro_rules! hold {
                 &mut known.$rows
             }
         })+
+
+        impl Known {
+            /// Takes over the rows that an operation changed.
+            fn keep_rows(&mut self, l: &mut Loaded) {
+                $(self.merge(take(&mut l.$rows));)+
+            }
+
+            /// Records that all rows are as the database has them.
+            fn are_read(&mut self) {
+                $(self.$rows.values_mut().for_each(|row| row.touch = Touch::Read);)+
+            }
+        }
     };
 }
 
@@ -248,14 +261,8 @@ impl Known {
     }
 
     /// Takes over the changes that an operation made to its rows, for later operations of the group to see.
-    pub fn keep(&mut self, l: Loaded) {
-        self.merge(l.instances);
-        self.merge(l.runs);
-        self.merge(l.envelopes);
-        self.merge(l.budgets);
-        self.merge(l.attempts);
-        self.merge(l.leases);
-        self.merge(l.entries);
+    pub fn keep(&mut self, mut l: Loaded) {
+        self.keep_rows(&mut l);
         self.specs.extend(l.specs.into_iter().map(|(run, spec)| (run, Row::insert(spec))));
         for p in l.payloads {
             self.payloads.insert((p.run, p.seq, p.role.code(), p.payload.part), p);
@@ -287,16 +294,7 @@ impl Known {
     /// Records that all changes are written. Drops all rows of the state, which are then read again: the
     /// database has numbered them.
     pub fn is_written(&mut self) {
-        fn read<T: Hold>(known: &mut Known) {
-            T::held_mut(known).values_mut().for_each(|row| row.touch = Touch::Read);
-        }
-        read::<Instance>(self);
-        read::<Run>(self);
-        read::<Envelope>(self);
-        read::<Budget>(self);
-        read::<Attempt>(self);
-        read::<Lease>(self);
-        read::<Entry>(self);
+        self.are_read();
         self.specs.values_mut().for_each(|row| row.touch = Touch::Read);
         self.deliveries.values_mut().for_each(|row| row.touch = Touch::Read);
         self.events.clear();

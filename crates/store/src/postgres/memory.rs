@@ -59,17 +59,6 @@ pub const NUMBER: &str = "(txid_current() & 4294967295)";
 /// Number of a run's first entry.
 const FIRST: Seq = Seq(1);
 
-/// Table whose rows are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    Instances,
-    Runs,
-    Envelopes,
-    Attempts,
-    Leases,
-    Entries,
-}
-
 /// Place of a row: its table and its key. The second number is 0 where the first is the whole key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(pub Table, pub i64, pub i64);
@@ -82,23 +71,60 @@ pub trait Remembered: Hold {
     fn place(id: Self::Id) -> Place;
 }
 
+/// The tables whose rows are remembered, each told once: name and key's columns, and a row's id as numbers and back.
 macro_rules! remembered {
-    ($($row:ty: $id:pat => $place:expr;)+) => {
-        $(impl Remembered for $row {
+    ($($Table:ident, $table:literal $columns:expr, $rows:ident: $Row:ty,
+        $id:pat => ($a:expr, $b:expr), ($x:pat, $y:pat) => $back:expr;)+) => {
+        /// Table whose rows are remembered.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Table {
+            $($Table,)+
+        }
+
+        impl Table {
+            /// Returns the names of the table and of its key's columns.
+            fn names(self) -> (&'static str, &'static [&'static str]) {
+                match self {
+                    $(Table::$Table => ($table, &$columns),)+
+                }
+            }
+        }
+
+        $(impl Remembered for $Row {
             fn place($id: Self::Id) -> Place {
-                $place
+                Place(Table::$Table, $a, $b)
             }
         })+
+
+        /// Copies the row at a place, if it is there.
+        fn copy(from: &Known, to: &mut Known, place: Place) {
+            match place {
+                $(Place(Table::$Table, $x, $y) => {
+                    let id = $back;
+                    to.$rows.extend(from.$rows.get(&id).map(|row| (id, row.clone())));
+                })+
+            }
+        }
+
+        /// Removes the row at a place.
+        fn remove(rows: &mut Known, place: Place) {
+            match place {
+                $(Place(Table::$Table, $x, $y) => drop(rows.$rows.remove(&$back)),)+
+            }
+        }
     };
 }
 
 remembered! {
-    Instance: no => Place(Table::Instances, no.0, 0);
-    Run: no => Place(Table::Runs, no.0, 0);
-    Envelope: no => Place(Table::Envelopes, no.0, 0);
-    Attempt: (run, no) => Place(Table::Attempts, run.0, no.0);
-    Lease: (run, slot) => Place(Table::Leases, run.0, slot.0);
-    Entry: (run, seq) => Place(Table::Entries, run.0, seq.0);
+    Instances, "instances" ["no"], instances: Instance, no => (no.0, 0), (a, _) => InstanceNo(a);
+    Runs, "runs" ["no"], runs: Run, no => (no.0, 0), (a, _) => RunNo(a);
+    Envelopes, "envelopes" ["no"], envelopes: Envelope, no => (no.0, 0), (a, _) => EnvelopeNo(a);
+    Attempts, "attempts" ["run_no", "no"], attempts: Attempt,
+        (run, no) => (run.0, no.0), (a, b) => (RunNo(a), AttemptNo(b));
+    Leases, "leases" ["run_no", "slot"], leases: Lease,
+        (run, slot) => (run.0, slot.0), (a, b) => (RunNo(a), Slot(b));
+    Entries, "entries" ["run_no", "seq"], entries: Entry,
+        (run, seq) => (run.0, seq.0), (a, b) => (RunNo(a), Seq(b));
 }
 
 /// Returns the place of the only row that `key` names; `None` for a key of several rows, or of rows that are not
@@ -218,15 +244,7 @@ impl Memory {
             let Some(place) = place_of(key) else { return false };
             let Some(seen) = self.seen.get(&place) else { return false };
             basis.insert(place, seen.version);
-            match *key {
-                Key::Instance(no) => copy::<Instance>(&self.rows, known, no),
-                Key::Run(no) => copy::<Run>(&self.rows, known, no),
-                Key::Envelope(no) => copy::<Envelope>(&self.rows, known, no),
-                Key::Attempt(run, no) => copy::<Attempt>(&self.rows, known, (run, no)),
-                Key::Lease(run, slot) => copy::<Lease>(&self.rows, known, (run, slot)),
-                Key::Entry(run, seq) => copy::<Entry>(&self.rows, known, (run, seq)),
-                _ => {}
-            }
+            copy(&self.rows, known, place);
             boot_ms.saturating_sub(seen.at_ms) <= YOUNG_MS
         })
     }
@@ -293,15 +311,7 @@ impl Memory {
 
     fn forget(&mut self, place: Place) {
         self.seen.remove(&place);
-        let (Place(table, a, b), rows) = (place, &mut self.rows);
-        match table {
-            Table::Instances => drop(rows.instances.remove(&InstanceNo(a))),
-            Table::Runs => drop(rows.runs.remove(&RunNo(a))),
-            Table::Envelopes => drop(rows.envelopes.remove(&EnvelopeNo(a))),
-            Table::Attempts => drop(rows.attempts.remove(&(RunNo(a), AttemptNo(b)))),
-            Table::Leases => drop(rows.leases.remove(&(RunNo(a), Slot(b)))),
-            Table::Entries => drop(rows.entries.remove(&(RunNo(a), Seq(b)))),
-        }
+        remove(&mut self.rows, place);
     }
 
     fn keep_rows<T: Remembered>(&mut self, rows: Held<T>, version: impl Fn(&Place, Touch) -> Option<Seen>) {
@@ -344,12 +354,6 @@ impl Memory {
     }
 }
 
-fn copy<T: Hold>(from: &Known, to: &mut Known, id: T::Id) {
-    if let Some(row) = T::held(from).get(&id) {
-        T::held_mut(to).insert(id, row.clone());
-    }
-}
-
 /// Returns this machine's time in microseconds since its boot, with the time that it was suspended.
 fn boot_us() -> i64 {
     let now = clock_gettime(ClockId::Boottime);
@@ -357,18 +361,6 @@ fn boot_us() -> i64 {
 }
 
 impl Table {
-    /// Returns the names of the table and of its key's columns.
-    fn names(self) -> (&'static str, &'static [&'static str]) {
-        match self {
-            Table::Instances => ("instances", &["no"]),
-            Table::Runs => ("runs", &["no"]),
-            Table::Envelopes => ("envelopes", &["no"]),
-            Table::Attempts => ("attempts", &["run_no", "no"]),
-            Table::Leases => ("leases", &["run_no", "slot"]),
-            Table::Entries => ("entries", &["run_no", "seq"]),
-        }
-    }
-
     pub fn has_two_keys(self) -> bool {
         self.names().1.len() == 2
     }

@@ -1,17 +1,17 @@
 //! Finds the rows that an operation loads, inside the write transaction.
 
-use std::sync::Arc;
+use std::{hash::Hash, sync::Arc};
 
 use outlast_core::{
     engine::{Loaded, Numbers},
     envelope::Budget,
     journal::Entry,
-    run::{Attempt, Instance, Lease, Run},
+    run::{Attempt, Lease, Run},
     store::{
         Error,
         load::{Key, Newest},
     },
-    words::{EnvelopeNo, InstanceNo, RunNo},
+    words::{EnvelopeNo, InstanceNo, Map, RunNo},
 };
 use rusqlite::Connection;
 
@@ -22,7 +22,10 @@ use super::{
     query::{many, maybe, one},
     rows, state,
 };
-use crate::tables::{CALL, OPEN};
+use crate::{
+    rows::Stored,
+    tables::{CALL, OPEN},
+};
 
 /// Looks keys up in the writer's cache, in the group's pending rows, and in the file.
 pub struct Finder<'a> {
@@ -48,7 +51,7 @@ impl Finder<'_> {
     pub fn find(&mut self, key: &Key<'_>, l: &mut Loaded) -> Result<(), Error> {
         match *key {
             Key::Numbers => l.numbers = Some(self.numbers()?),
-            Key::Instance(no) => l.extend(self.instance(no)?),
+            Key::Instance(no) => l.extend(self.cached(|c| &mut c.instances, no, no.0)?),
             Key::RunById(id) => {
                 if let Some(no) =
                     maybe(self.conn, "SELECT no FROM runs WHERE id = ?1", (id.as_str(),), |r| r.get(0))?
@@ -57,13 +60,7 @@ impl Finder<'_> {
                 }
             }
             Key::Run(no) => l.extend(self.run(no)?),
-            Key::Envelope(no) => {
-                if !self.cache.envelopes.contains_key(&no) {
-                    let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
-                    self.cache.envelopes.extend(found.map(|e| (no, e)));
-                }
-                l.extend(self.cache.envelopes.get(&no).cloned());
-            }
+            Key::Envelope(no) => l.extend(self.cached(|c| &mut c.envelopes, no, no.0)?),
             Key::Budgets => l.extend(self.budgets()?.iter().cloned()),
             Key::Budget(no) => l.extend(self.budgets()?.iter().find(|b| b.no == no).cloned()),
             Key::Attempt(run, no) => {
@@ -138,20 +135,23 @@ impl Finder<'_> {
         })
     }
 
-    fn instance(&mut self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        if !self.cache.instances.contains_key(&no) {
-            let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
-            self.cache.instances.extend(found.map(|i| (no, i)));
-        }
-        Ok(self.cache.instances.get(&no).cloned())
+    fn run(&mut self, no: RunNo) -> Result<Option<Run>, Error> {
+        self.cached(|cache| &mut cache.runs, no, no.0)
     }
 
-    fn run(&mut self, no: RunNo) -> Result<Option<Run>, Error> {
-        if !self.cache.runs.contains_key(&no) {
-            let found = one(self.conn, "WHERE no = ?1", (no.0,))?;
-            self.cache.runs.extend(found.map(|run| (no, run)));
+    /// Returns the row with the number `no`, `n` as it is stored: from the cache, else from the file.
+    fn cached<N: Eq + Hash, T: Stored + Clone>(
+        &mut self,
+        rows: fn(&mut Cache) -> &mut Map<N, T>,
+        no: N,
+        n: i64,
+    ) -> Result<Option<T>, Error> {
+        if let Some(row) = rows(self.cache).get(&no) {
+            return Ok(Some(row.clone()));
         }
-        Ok(self.cache.runs.get(&no).cloned())
+        let found: Option<T> = one(self.conn, "WHERE no = ?1", (n,))?;
+        rows(self.cache).extend(found.clone().map(|row| (no, row)));
+        Ok(found)
     }
 
     /// Loads all named budgets: they are few and rarely change.
