@@ -10,7 +10,11 @@ use outlast_core::{
     state::{At, Item, Name, Position},
     store::{self, Ask as _, Durability, Store, state::Scan},
 };
-use outlast_server::{api::state::ask, state::Error as StateError};
+use outlast_server::{
+    api::state::{ask, show::Runs},
+    state::Error as StateError,
+};
+use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{engine::Engine, error::Failure, open_run::OpenRun, shared::Shared, values::RawChange};
@@ -26,6 +30,8 @@ type RawItem<'py> = (String, i64, Option<Bound<'py, PyBytes>>, i64);
 #[pyclass(frozen, module = "outlast._native")]
 pub struct States {
     shared: Arc<Shared>,
+    /// Runs that wrote what was asked about. Whoever asks has it alone: another thread begins with an empty one.
+    runs: Mutex<Runs>,
 }
 
 impl States {
@@ -51,7 +57,7 @@ impl States {
     /// Returns the state of the engine's store.
     #[staticmethod]
     fn of(engine: &Engine) -> States {
-        States { shared: engine.shared() }
+        States { shared: engine.shared(), runs: Mutex::default() }
     }
 
     // --- committed data
@@ -75,8 +81,10 @@ impl States {
         question: &str,
         words: Vec<(String, String)>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let text = self.shared.read(py, |core| ask::answer(core.store.as_ref(), question, words))?;
-        Ok(PyBytes::new(py, &text))
+        let mut runs = std::mem::take(&mut *self.runs.lock());
+        let text = self.shared.read(py, |core| ask::answer(core.store.as_ref(), &mut runs, question, words));
+        *self.runs.lock() = runs;
+        Ok(PyBytes::new(py, &text?))
     }
 
     /// Returns the store's newest position. All pages of one scan are read at one position.

@@ -84,15 +84,18 @@ class Local(Reads):
         return self._load(self._states.ask(question, [(name, str(word)) for name, word in words.items() if word is not None]))
 
     def told(self, **query: Any) -> Iterator[tuple[str, int, Any]]:
+        head = None
         while True:
             page = self.ask("replay", **query)
+            # What is committed meanwhile is not waited for.
+            head = page["head"] if head is None else head
             if page["compacted"]:
                 yield "compacted", 0, None
             for position, commit in page["commits"]:
                 yield "commit", position, commit
                 query["after"] = position
-            if not page["commits"]:
-                yield "head", 0, page["head"]
+            if not page["commits"] or page["commits"][-1][1]["commit"] >= head:
+                yield "head", 0, head
                 return
 
 
@@ -114,7 +117,7 @@ class Events:
                 self._warned = True
                 warnings.warn("the replay is not whole: compaction has removed some of its versions", CompactedWarning, stacklevel=3)
             if kind == "head":
-                self.head = data
+                self.head = max(self.head, data)
             if kind == "commit":
                 self._after, self.head = position, data["commit"]
                 operations = [Operation(o["key"], o.get("value"), o["version"], o.get("deleted", False)) for o in data["operations"]]

@@ -33,12 +33,18 @@ const VALUES: usize = 100;
 const MOST_VALUES: usize = 1_000;
 
 /// Answers a question in JSON. Blocks on the store.
-pub(crate) type Read = fn(&dyn Store, &Query) -> Result<Vec<u8>, Error>;
+pub(crate) type Read = fn(&dyn Store, &mut Runs, &Query) -> Result<Vec<u8>, Error>;
 
 /// Answers a question by its name, without a server. Errors: those of the route with that name; `bad_request` without one.
-pub fn answer(store: &dyn Store, question: &str, words: Vec<(String, String)>) -> Result<Vec<u8>, Error> {
+/// `runs`: those whose ids are known.
+pub fn answer(
+    store: &dyn Store,
+    runs: &mut Runs,
+    question: &str,
+    words: Vec<(String, String)>,
+) -> Result<Vec<u8>, Error> {
     let read: Read = match question {
-        "version" => |store, query| text(&version(store, query)?),
+        "version" => |store, runs, query| text(&version(store, runs, query)?),
         "history" => history,
         "keys" => keys,
         "scan" => scan,
@@ -48,7 +54,7 @@ pub fn answer(store: &dyn Store, question: &str, words: Vec<(String, String)>) -
         "replay" => replay,
         other => return Err(Error::BadRequest(format!("{other:?} is no question about the state"))),
     };
-    read(store, &Query::of(words))
+    read(store, runs, &Query::of(words))
 }
 
 fn text(body: &impl Serialize) -> Result<Vec<u8>, Error> {
@@ -62,7 +68,7 @@ fn place(query: &Query) -> Result<[String; 3], Error> {
 
 /// Returns a version of a key, the newest unless the query names another; `None` if there is none. A deleted key has one
 /// without a value. A position is named in this process only.
-pub(crate) fn version(store: &dyn Store, query: &Query) -> Result<Option<Version>, Error> {
+pub(crate) fn version(store: &dyn Store, runs: &mut Runs, query: &Query) -> Result<Option<Version>, Error> {
     let which = match (query.number("version")?, query.number("position")?, query.at()?) {
         (Some(version), None, At::Newest) => Which::Version(version),
         (None, Some(position), At::Newest) => At::Position(Position(position)).into(),
@@ -71,7 +77,7 @@ pub(crate) fn version(store: &dyn Store, query: &Query) -> Result<Option<Version
     };
     let [namespace, agent, key] = place(query)?;
     let item = store.state_at(&namespace, &agent, &key, which)?;
-    Ok(item.map(|item| Runs::default().item(store, &item)).transpose()?)
+    Ok(item.map(|item| runs.item(store, &item)).transpose()?)
 }
 
 /// Page of a key's history. Values are written as they are stored.
@@ -83,17 +89,16 @@ struct History {
     after: Option<i64>,
 }
 
-pub(crate) fn history(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn history(store: &dyn Store, runs: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let [namespace, agent, key] = place(query)?;
     let (after, limit) = (query.number("after")?.unwrap_or(0), query.limit(HISTORY, MOST)?);
     let found = store.state_history(&namespace, &agent, &key, after, limit)?;
-    let mut runs = Runs::default();
     let versions = found.items.iter().map(|i| runs.version(store, i)).collect::<Result<_, _>>()?;
     let after = found.items.last().filter(|_| found.items.len() == limit).map(|i| i.version);
     text(&History { versions, oldest: found.oldest, after })
 }
 
-pub(crate) fn keys(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn keys(store: &dyn Store, _: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let scan = scan_of(store, query, KEYS, MOST_KEYS)?;
     let keys = store.state_keys(&scan)?;
     let cursor = keys.last().filter(|_| keys.len() == scan.limit).map(|k| cursor(scan.at, &k.key));
@@ -102,14 +107,14 @@ pub(crate) fn keys(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
 }
 
 /// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A short page is the last.
-pub(crate) fn namespaces(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn namespaces(store: &dyn Store, _: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let after = query.text("after").map(str::to_owned);
     let found = store.namespaces(after, query.limit(KEYS, MOST_KEYS)?)?;
     text(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<_>>() }))
 }
 
 /// Lists the agents of a namespace whose names follow `after`, in the order of their UTF-8 bytes.
-pub(crate) fn agents(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn agents(store: &dyn Store, _: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let after = query.text("after").map(str::to_owned);
     let agents = store.agents(&query.or("namespace", NAMESPACE), after, query.limit(KEYS, MOST_KEYS)?)?;
     text(&json!({ "agents": agents }))
@@ -122,16 +127,15 @@ struct Scanned {
     cursor: Option<String>,
 }
 
-pub(crate) fn scan(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn scan(store: &dyn Store, runs: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let scan = scan_of(store, query, VALUES, MOST_VALUES)?;
     let found = store.state_scan(&scan)?;
     let cursor = found.last().filter(|_| found.len() == scan.limit).map(|i| cursor(scan.at, &i.key));
-    let mut runs = Runs::default();
     let items = found.iter().map(|i| runs.version(store, i)).collect::<Result<_, _>>()?;
     text(&Scanned { items, cursor })
 }
 
-pub(crate) fn resume_point(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+pub(crate) fn resume_point(store: &dyn Store, _: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
     text(&show::resume_point(&store.resume_point(&namespace, &agent, &query.or("prefix", "step:"))?))
 }
@@ -147,12 +151,12 @@ struct Replayed {
     head: i64,
 }
 
-fn replay(store: &dyn Store, query: &Query) -> Result<Vec<u8>, Error> {
+fn replay(store: &dyn Store, runs: &mut Runs, query: &Query) -> Result<Vec<u8>, Error> {
     let range = range(query)?;
     let head = store.namespace(&range.namespace)?.map_or(0, |n| n.commit);
     let mut commits = Commits::new(range);
     let page = commits.page(store)?;
-    let (mut runs, compacted) = (Runs::default(), commits.compacted());
+    let compacted = commits.compacted();
     let commits = page.iter().map(|events| runs.positioned(store, events)).collect::<Result<_, _>>()?;
     text(&Replayed { compacted, commits, head })
 }

@@ -17,7 +17,7 @@ use outlast_view::Time;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use self::show::Kept;
+use self::show::{Kept, Runs};
 use super::{
     query::Query,
     request::{Answered, ApiRequest, json, of_type},
@@ -35,10 +35,10 @@ pub(super) async fn reads(asked: ApiRequest, read: ask::Read) -> Answered {
 
 async fn read_by<T: Send + 'static>(
     asked: &ApiRequest,
-    read: fn(&dyn Store, &Query) -> Result<T, Error>,
+    read: fn(&dyn Store, &mut Runs, &Query) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let query = asked.query.with_key(&asked.path);
-    asked.read(move |store| Ok(read(store, &query))).await?
+    asked.read(move |store| Ok(read(store, &mut Runs::default(), &query))).await?
 }
 
 pub(super) async fn get(asked: ApiRequest) -> Answered {
