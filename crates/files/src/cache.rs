@@ -1,15 +1,18 @@
-//! Cache of how each file looked when it was read: a file that still looks the same is not read again.
+//! Cache of how a tree looked when it was read: what still looks the same is not read again.
+//!
+//! A cache that is old is right too: what changed after it looks different.
 
-use std::{collections::HashMap, fs, io, os::unix::fs::OpenOptionsExt as _, path::Path};
+use std::{fs, io, os::unix::fs::OpenOptionsExt as _, path::Path, sync::Arc};
 
 use rustix::fs::Stat;
 
 use crate::{
     Id,
-    tree::{Reader, Snapshot},
+    tree::{self, Node, Reader, Snapshot},
 };
 
-/// Facts of a file that change with its content. The time of the last change cannot be set by a program.
+/// Facts of a file or a directory that change with its content and its mode. The time of the last change cannot be set
+/// by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Looks {
     device: u64,
@@ -31,63 +34,184 @@ impl Looks {
         }
     }
 
-    /// Returns whether a later change would show: the clock of a file system stands still for some milliseconds.
-    pub fn is_settled(&self, walk_began_us: i64) -> bool {
-        self.changed / 1000 < walk_began_us - 20_000
+    /// Returns the looks if a later change would show: the clock of a file system stands still for some milliseconds.
+    pub fn settled(self, walk_began_us: i64) -> Option<Looks> {
+        (self.changed / 1000 < walk_began_us - 20_000).then_some(self)
     }
 }
 
-/// Contents of the files of one root, by path, as they were at its last snapshot.
-#[derive(Debug, Default)]
-pub struct Cache {
-    pub(crate) files: HashMap<Vec<u8>, (Looks, Box<[Id]>)>,
-    /// That snapshot. It is not written with the rest.
-    pub(crate) last: Option<(Id, Snapshot)>,
+/// A directory as it was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Directory {
+    /// `None`: its names are listed again.
+    pub looks: Option<Looks>,
+    /// Rules by which its names were judged, without the list of its own.
+    pub rules: Id,
+    pub tree: Id,
+    /// Names, sorted by their bytes.
+    pub names: Vec<Name>,
+    /// Number of directories at and below it.
+    pub count: usize,
 }
 
-const HEAD: &[u8; 8] = b"OLCACHE1";
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub name: Vec<u8>,
+    pub node: Node,
+    pub check: Check,
+}
+
+/// What tells whether a name is still what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// It cannot change but together with its directory.
+    Unneeded,
+    Looks(Looks),
+    /// It is looked at again.
+    Always,
+    Below(Arc<Directory>),
+}
+
+impl Directory {
+    pub fn name(&self, name: &[u8]) -> Option<usize> {
+        self.names.binary_search_by(|other| other.name.as_slice().cmp(name)).ok()
+    }
+
+    /// Calls `deed` with all names at and below the directory, in order, with their paths.
+    pub fn each(&self, path: &mut Vec<u8>, deed: &mut impl FnMut(&[u8], &Name)) {
+        for name in &self.names {
+            let above = tree::enter(path, &name.name);
+            deed(path, name);
+            if let Check::Below(directory) = &name.check {
+                directory.each(path, deed);
+            }
+            path.truncate(above);
+        }
+    }
+}
+
+/// A root as it was at its last snapshot.
+#[derive(Debug, Default)]
+pub struct Cache {
+    pub(crate) root: Option<Arc<Directory>>,
+    /// That snapshot. It is not written with the rest.
+    pub(crate) last: Option<(Id, Snapshot)>,
+    /// Epoch of the objects in which they had all of the cache; `None`: not known.
+    pub(crate) whole_in: Option<u64>,
+    /// What a process would have to read that has the cache as it was written last, of all that it reads without any.
+    pub(crate) unsaved: u64,
+    pub(crate) all: u64,
+}
+
+/// Cost of reading a file beside that of its bytes.
+pub(crate) const FILE_COST: u64 = 4096;
+/// Cost above which a cache is written.
+const MOST_UNSAVED: u64 = 32 << 20;
+
+const HEAD: &[u8; 8] = b"OLCACHE2";
+const UNNEEDED: u8 = 0;
+const LOOKS: u8 = 1;
+const ALWAYS: u8 = 2;
+const BELOW: u8 = 3;
 
 impl Cache {
     /// Reads a cache; one that is missing or damaged is empty.
     pub fn load(path: &Path) -> Cache {
-        fs::read(path).ok().and_then(|bytes| read(&bytes)).unwrap_or_default()
+        let root = fs::read(path).ok().and_then(|bytes| read(&bytes));
+        Cache { root: root.map(Arc::new), ..Cache::default() }
     }
 
-    /// Writes the cache, unsynced: losing it costs reading the files again.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let mut out = HEAD.to_vec();
-        for (path, (looks, parts)) in &self.files {
-            out.extend((path.len() as u32).to_le_bytes());
-            out.extend((parts.len() as u32).to_le_bytes());
-            out.extend(path);
-            for word in [looks.device, looks.inode, looks.size, looks.modified as u64, looks.changed as u64] {
-                out.extend(word.to_le_bytes());
-            }
-            parts.iter().for_each(|part| out.extend(part.0));
+    /// Writes the cache if losing what is new in it would cost more than that. It is not synced.
+    pub fn save(&mut self, path: &Path) -> io::Result<()> {
+        let Some(root) = &self.root else { return Ok(()) };
+        if self.unsaved == 0 || self.unsaved < MOST_UNSAVED.min(self.all / 16) {
+            return Ok(());
         }
+        let mut out = HEAD.to_vec();
+        write(&mut out, root);
         out.extend(Id::of(&out).0);
         let unfinished = path.with_extension(format!("{}.new", std::process::id()));
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
         io::Write::write_all(&mut file, &out)?;
-        fs::rename(&unfinished, path)
+        fs::rename(&unfinished, path)?;
+        self.unsaved = 0;
+        Ok(())
     }
 }
 
-fn read(bytes: &[u8]) -> Option<Cache> {
+fn write_looks(out: &mut Vec<u8>, looks: &Looks) {
+    for word in [looks.device, looks.inode, looks.size, looks.modified as u64, looks.changed as u64] {
+        out.extend(word.to_le_bytes());
+    }
+}
+
+fn write(out: &mut Vec<u8>, directory: &Directory) {
+    match &directory.looks {
+        None => out.push(ALWAYS),
+        Some(looks) => {
+            out.push(LOOKS);
+            write_looks(out, looks);
+        }
+    }
+    out.extend(directory.rules.0);
+    out.extend(directory.tree.0);
+    out.extend((directory.names.len() as u32).to_le_bytes());
+    for Name { name, node, check } in &directory.names {
+        tree::encode_entry(out, name, node);
+        match check {
+            Check::Unneeded => out.push(UNNEEDED),
+            Check::Always => out.push(ALWAYS),
+            Check::Looks(looks) => {
+                out.push(LOOKS);
+                write_looks(out, looks);
+            }
+            Check::Below(below) => {
+                out.push(BELOW);
+                write(out, below);
+            }
+        }
+    }
+}
+
+fn read(bytes: &[u8]) -> Option<Directory> {
     let (bytes, digest) = bytes.split_last_chunk::<32>()?;
     if Id::of(bytes).0 != *digest {
         return None;
     }
     let mut reader = Reader { left: bytes.strip_prefix(HEAD)? };
-    let mut cache = Cache::default();
-    while !reader.left.is_empty() {
-        let (path, parts) = (reader.length()?, reader.length()?);
-        let path = reader.taken(path)?.to_vec();
-        let mut word = || reader.array().map(u64::from_le_bytes);
-        let (device, inode, size) = (word()?, word()?, word()?);
-        let looks = Looks { device, inode, size, modified: word()? as i64, changed: word()? as i64 };
-        cache.files.insert(path, (looks, reader.ids(parts)?));
-    }
-    Some(cache)
+    read_directory(&mut reader)
+}
+
+fn read_looks(reader: &mut Reader<'_>) -> Option<Looks> {
+    let mut word = || reader.array().map(u64::from_le_bytes);
+    let (device, inode, size) = (word()?, word()?, word()?);
+    Some(Looks { device, inode, size, modified: word()? as i64, changed: word()? as i64 })
+}
+
+fn read_directory(reader: &mut Reader<'_>) -> Option<Directory> {
+    let looks = match reader.array()? {
+        [LOOKS] => Some(read_looks(reader)?),
+        [ALWAYS] => None,
+        _ => return None,
+    };
+    let (rules, tree) = (Id(reader.array()?), Id(reader.array()?));
+    let mut count = 1;
+    let names = (0..reader.length()?).map(|_| {
+        let (name, node) = reader.entry()?;
+        let check = match reader.array()? {
+            [UNNEEDED] => Check::Unneeded,
+            [LOOKS] => Check::Looks(read_looks(reader)?),
+            [ALWAYS] => Check::Always,
+            [BELOW] => {
+                let below = read_directory(reader)?;
+                count += below.count;
+                Check::Below(Arc::new(below))
+            }
+            _ => return None,
+        };
+        Some(Name { name, node, check })
+    });
+    let names = names.collect::<Option<_>>()?;
+    Some(Directory { looks, rules, tree, names, count })
 }

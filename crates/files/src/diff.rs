@@ -4,7 +4,7 @@ use crate::{
     Id,
     error::{Error, shown},
     objects::Objects,
-    tree::{Node, Tree},
+    tree::{self, Node, Tree},
 };
 
 /// A path that differs between two trees, with what it was before and is after; `None`: not there.
@@ -62,11 +62,7 @@ fn trees(
         if before == after || [&before, &after].into_iter().flatten().any(Node::is_passed) {
             continue;
         }
-        let above = path.len();
-        if above > 0 {
-            path.push(b'/');
-        }
-        path.extend(&name);
+        let above = tree::enter(path, &name);
         let tree_and_mode = |node: &Option<Node>| match node {
             Some(Node::Directory { tree, mode }) => (Some(*tree), Some(*mode)),
             _ => (None, None),

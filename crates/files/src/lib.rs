@@ -21,6 +21,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod unchanged;
 
 pub use cache::Cache;
 pub use diff::{Change, at, diff};

@@ -30,6 +30,14 @@ pub struct Objects {
     rows: HashMap<Id, (String, Row)>,
     /// Pack that was read last.
     open: Option<(String, File)>,
+    /// Number of its own of the time since objects went last.
+    epoch: u64,
+}
+
+/// Returns a number that no other epoch of the process has.
+fn new_epoch() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Hold on the packs that are there: while it lives, none is removed; or, of [`Objects::alone`], no other hold is there.
@@ -62,7 +70,8 @@ impl Objects {
         options.write(true).create(true).truncate(false).mode(0o600);
         options.open(directory.join("lock")).about(what)?;
         let (packs, rows) = (BTreeMap::new(), HashMap::new());
-        let mut objects = Objects { directory: directory.to_owned(), max, packs, rows, open: None };
+        let mut objects =
+            Objects { directory: directory.to_owned(), max, packs, rows, open: None, epoch: new_epoch() };
         objects.refresh()?;
         Ok(objects)
     }
@@ -113,6 +122,7 @@ impl Objects {
         }
         if self.packs.keys().any(|name| !packs.contains_key(name)) {
             self.rows.retain(|_, (pack, _)| packs.contains_key(pack));
+            self.epoch = new_epoch();
         }
         for name in packs.keys().filter(|name| !self.packs.contains_key(*name)) {
             let rows = pack::table(&self.directory.join(name))?;
@@ -120,6 +130,11 @@ impl Objects {
         }
         self.packs = packs;
         Ok(())
+    }
+
+    /// Returns a number that changes when objects may have gone.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Returns whether an object is in the packs.
@@ -232,7 +247,7 @@ impl Objects {
         let mut writer = Writer::new(&self.directory, "gc")?;
         for id in &moving {
             let content = self.get(id)?;
-            writer.append(*id, &content)?;
+            writer.append(*id, content)?;
         }
         let written = writer.finish()?;
         for name in &sparse {
@@ -243,6 +258,7 @@ impl Objects {
         }
         // Rows of a pack that is gone would hide those of the new one.
         (self.packs, self.rows, self.open) = (BTreeMap::new(), HashMap::new(), None);
+        self.epoch = new_epoch();
         self.refresh()?;
         Ok(Collected { packs: sparse.len(), bytes: before.saturating_sub(self.size()) })
     }
@@ -286,20 +302,26 @@ impl Adding<'_> {
     }
 
     /// Adds an object if the store does not have it. Errors: `OverLimit`.
-    pub fn put(&mut self, content: &[u8]) -> Result<Id, Error> {
-        let id = Id::of(content);
+    pub fn put(&mut self, content: Vec<u8>) -> Result<Id, Error> {
+        let id = Id::of(&content);
         if !self.objects.contains(&id) && self.fresh.insert(id) {
             self.writer.append(id, content)?;
-            let (needed, max) = (self.objects.size() + self.writer.size(), self.objects.max);
-            if needed > max {
-                return Err(Error::OverLimit { needed, max });
-            }
+            self.check_limit()?;
         }
         Ok(id)
     }
 
-    /// Makes what was added durable.
-    pub fn finish(self) -> Result<(), Error> {
+    fn check_limit(&self) -> Result<(), Error> {
+        let (needed, max) = (self.objects.size() + self.writer.size(), self.objects.max);
+        if needed > max { Err(Error::OverLimit { needed, max }) } else { Ok(()) }
+    }
+
+    /// Makes what was added durable. Errors: `OverLimit`; nothing is kept then.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Err(e) = self.writer.settle().and_then(|()| self.check_limit()) {
+            self.abandon();
+            return Err(e);
+        }
         let size = self.writer.size();
         if let Some((name, rows)) = self.writer.finish()? {
             self.objects.packs.insert(name.clone(), size);

@@ -9,6 +9,11 @@ use std::{
     io::{self, BufWriter, Write as _},
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::{self, JoinHandle},
 };
 
 use crate::{
@@ -16,6 +21,7 @@ use crate::{
     error::{About as _, Error},
     fault,
     tree::Reader,
+    unchanged::threads,
 };
 
 const HEAD: &[u8; 8] = b"OLFILES1";
@@ -89,57 +95,92 @@ pub fn content(id: Id, length: u32, stored: Vec<u8>) -> Option<Vec<u8>> {
 pub struct Writer {
     directory: PathBuf,
     path: PathBuf,
-    file: Option<BufWriter<File>>,
+    output: Option<Arc<Mutex<Output>>>,
+    compressor: Compressor,
+    /// Bytes of the contents so far.
+    given: u64,
+    helpers: Vec<JoinHandle<io::Result<()>>>,
+    /// Contents for the helpers.
+    queue: Option<SyncSender<(Id, Vec<u8>)>>,
+}
+
+type Compressor = zstd::bulk::Compressor<'static>;
+
+/// Bytes of contents that a pack gets before threads are worth their start.
+const ALONE: u64 = 4 << 20;
+/// Contents that wait for a thread.
+const WAITING: usize = 8;
+
+struct Output {
+    file: BufWriter<File>,
     at: u64,
     rows: Vec<Row>,
-    compressor: zstd::bulk::Compressor<'static>,
 }
 
 impl Writer {
     /// `name`: differs from the names of all other packs that are being written.
     pub fn new(directory: &Path, name: &str) -> Result<Writer, Error> {
-        let compressor = zstd::bulk::Compressor::new(LEVEL).kept(|| "zstd".into())?;
+        let compressor = Compressor::new(LEVEL).kept(|| "zstd".into())?;
         let path = directory.join(format!("{UNFINISHED}{name}"));
-        Ok(Writer { directory: directory.to_owned(), path, file: None, at: 0, rows: Vec::new(), compressor })
+        let (directory, output) = (directory.to_owned(), None);
+        Ok(Writer { directory, path, output, compressor, given: 0, helpers: Vec::new(), queue: None })
     }
 
     /// Number of bytes that the pack has so far.
     pub fn size(&self) -> u64 {
-        self.at
+        self.output.as_ref().map_or(0, |output| lock(output).at)
     }
 
-    /// Appends an object that the pack does not have yet.
-    pub fn append(&mut self, id: Id, content: &[u8]) -> Result<(), Error> {
+    /// Appends an object that the pack does not have yet. Of many, threads compress some: an error may be returned later.
+    pub fn append(&mut self, id: Id, mut content: Vec<u8>) -> Result<(), Error> {
         let what = || self.path.display().to_string();
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => {
+        let output = match &self.output {
+            Some(output) => output,
+            None => {
                 fault::point("pack create").kept(what)?;
                 let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path);
                 let mut file = BufWriter::with_capacity(1 << 20, file.kept(what)?);
                 file.write_all(HEAD).kept(what)?;
-                self.at = HEAD.len() as u64;
-                none.insert(file)
+                let output = Output { file, at: HEAD.len() as u64, rows: Vec::new() };
+                &*self.output.insert(Arc::new(Mutex::new(output)))
             }
         };
-        let compressed = self.compressor.compress(content).kept(what)?;
-        let stored = if compressed.len() < content.len() { &compressed } else { content };
-        if let Err(e) = fault::point("pack write") {
-            let _ = file.write_all(&stored[..stored.len() / 2]).and_then(|()| file.flush());
-            return Err(e).kept(what);
+        self.given += content.len() as u64;
+        if self.given > ALONE && self.queue.is_none() {
+            let (sender, receiver) = sync_channel(WAITING);
+            let receiver = Arc::new(Mutex::new(receiver));
+            for _ in 0..threads(usize::MAX) {
+                let (receiver, output) = (receiver.clone(), output.clone());
+                self.helpers.push(thread::Builder::new().spawn(move || help(&receiver, &output)).kept(what)?);
+            }
+            self.queue = Some(sender);
         }
-        file.write_all(stored).kept(what)?;
-        self.rows.push(Row { id, at: self.at, stored: stored.len() as u32, length: content.len() as u32 });
-        self.at += stored.len() as u64;
-        Ok(())
+        if let Some(queue) = &self.queue {
+            match queue.try_send((id, content)) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full((_, back)) | TrySendError::Disconnected((_, back))) => content = back,
+            }
+        }
+        compress(&mut self.compressor, output, id, &content).kept(what)
+    }
+
+    /// Waits until all contents have been written.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        self.queue = None;
+        let panicked = || io::Error::other("a thread has panicked");
+        let ended: Vec<_> = self.helpers.drain(..).map(JoinHandle::join).collect();
+        let ended = ended.into_iter().try_for_each(|end| end.unwrap_or_else(|_| Err(panicked())));
+        ended.kept(|| self.path.display().to_string())
     }
 
     /// Syncs the pack and gives it its name. Returns the name and the rows; `None` for a pack without an object.
     pub fn finish(mut self) -> Result<Option<(String, Vec<Row>)>, Error> {
+        self.settle()?;
         let what = || self.path.display().to_string();
-        let Some(mut file) = self.file.take() else { return Ok(None) };
-        let mut table = Vec::with_capacity(self.rows.len() * ROW);
-        for row in &self.rows {
+        let Some(output) = self.output.take() else { return Ok(None) };
+        let Output { file, rows, .. } = &mut *lock(&output);
+        let mut table = Vec::with_capacity(rows.len() * ROW);
+        for row in &*rows {
             table.extend(row.id.0);
             table.extend(row.at.to_le_bytes());
             table.extend(row.stored.to_le_bytes());
@@ -149,7 +190,7 @@ impl Writer {
         let written = (|| -> io::Result<()> {
             file.write_all(&table)?;
             file.write_all(&digest.0)?;
-            file.write_all(&(self.rows.len() as u32).to_le_bytes())?;
+            file.write_all(&(rows.len() as u32).to_le_bytes())?;
             file.write_all(END)?;
             file.flush()?;
             fault::point("pack sync")?;
@@ -161,16 +202,46 @@ impl Writer {
         std::fs::rename(&self.path, self.directory.join(&name)).kept(what)?;
         fault::point("pack directory").kept(what)?;
         sync_directory(&self.directory)?;
-        Ok(Some((name, std::mem::take(&mut self.rows))))
+        Ok(Some((name, std::mem::take(rows))))
     }
 
     /// Removes what was written.
-    pub fn abandon(self) {
-        if self.file.is_some() {
+    pub fn abandon(mut self) {
+        // Its errors do not matter any more.
+        let _ = self.settle();
+        if self.output.is_some() {
             // It is removed by the next `gc` otherwise.
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Compresses contents until no more come.
+fn help(queue: &Mutex<Receiver<(Id, Vec<u8>)>>, output: &Mutex<Output>) -> io::Result<()> {
+    let mut compressor = Compressor::new(LEVEL)?;
+    loop {
+        let next = lock(queue).recv();
+        let Ok((id, content)) = next else { return Ok(()) };
+        compress(&mut compressor, output, id, &content)?;
+    }
+}
+
+fn compress(compressor: &mut Compressor, output: &Mutex<Output>, id: Id, content: &[u8]) -> io::Result<()> {
+    let compressed = compressor.compress(content)?;
+    let stored = if compressed.len() < content.len() { &compressed } else { content };
+    let Output { file, at, rows } = &mut *lock(output);
+    if let Err(e) = fault::point("pack write") {
+        let _ = file.write_all(&stored[..stored.len() / 2]).and_then(|()| file.flush());
+        return Err(e);
+    }
+    file.write_all(stored)?;
+    rows.push(Row { id, at: *at, stored: stored.len() as u32, length: content.len() as u32 });
+    *at += stored.len() as u64;
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes names of a directory durable.

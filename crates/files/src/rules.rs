@@ -10,7 +10,7 @@ use std::{
 
 use gix_glob::{Pattern, pattern::Case, wildmatch};
 
-use crate::{beneath, git, tree::Passed};
+use crate::{Id, beneath, git, tree::Passed};
 
 /// Names that are not kept unless a rule of the user's begins with `!`: they usually hold secrets.
 pub const SECRETS: [&str; 17] = [
@@ -53,6 +53,8 @@ pub(crate) const STAGE: &str = ".outlast-restore-";
 
 /// Patterns of one file, for the names at and below one directory.
 struct List {
+    /// Digest of these patterns, and of all rules before them.
+    rules: Id,
     /// Length of the directory's path with its slash, at which the paths that are matched begin. A list from above the
     /// root has a prefix in place of it.
     skip: usize,
@@ -71,14 +73,16 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub fn new(rules: &Rules, root: &Path) -> Judge {
-        let lines = SECRETS.iter().copied().chain(rules.exclude.iter().map(String::as_str));
-        let excluded =
-            List { skip: 0, prefix: Vec::new(), patterns: lines.filter_map(gix_glob::parse).collect() };
+    /// `own`: device and inode of the directory of the objects.
+    pub fn new(rules: &Rules, root: &Path, own: Option<(u64, u64)>) -> Judge {
+        let lines: Vec<&str> = SECRETS.into_iter().chain(rules.exclude.iter().map(String::as_str)).collect();
         let store = rules.store.as_ref().and_then(|store| {
             let at = fs::metadata(store.parent()?).ok()?;
             Some(((at.dev(), at.ino()), store.file_name()?.as_encoded_bytes().to_vec()))
         });
+        let all = format!("{lines:?} {} {store:?} {own:?}", rules.keep_ignored);
+        let patterns = lines.into_iter().filter_map(gix_glob::parse).collect();
+        let excluded = List { rules: Id::of(all.as_bytes()), skip: 0, prefix: Vec::new(), patterns };
         let mut judge = Judge { excluded, ignored: Vec::new(), keep_ignored: rules.keep_ignored, store };
         if !rules.keep_ignored
             && let Some(places) = git::places(root)
@@ -100,7 +104,19 @@ impl Judge {
         if !prefix.is_empty() {
             prefix.push(b'/');
         }
-        self.ignored.extend(text.map(|text| List { skip: 0, prefix, patterns: patterns(&text) }));
+        if let Some(text) = text {
+            self.add(0, prefix, &text);
+        }
+    }
+
+    fn add(&mut self, skip: usize, prefix: Vec<u8>, text: &[u8]) {
+        let rules = Id::of(&[&self.rules().0[..], &Id::of(&prefix).0[..], text].concat());
+        self.ignored.push(List { rules, skip, prefix, patterns: patterns(text) });
+    }
+
+    /// Returns the digest of all rules that hold where the walk is.
+    pub fn rules(&self) -> Id {
+        self.ignored.last().map_or(self.excluded.rules, |list| list.rules)
     }
 
     /// Enters a directory, and returns whether it has a list of its own, which [`Judge::leave`] removes.
@@ -116,7 +132,7 @@ impl Judge {
             return false;
         }
         let skip = if path.is_empty() { 0 } else { path.len() + 1 };
-        self.ignored.push(List { skip, prefix: Vec::new(), patterns: patterns(&text) });
+        self.add(skip, Vec::new(), &text);
         true
     }
 

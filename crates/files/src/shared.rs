@@ -180,7 +180,7 @@ impl Adding<'_> {
         walked.retain(|id| !self.has(id));
         for ids in walked.chunks(AT_ONCE) {
             let lacking =
-                each(place, ids, |id, content| self.put(&content.ok_or_else(|| damaged(id))?).map(drop))?;
+                each(place, ids, |id, content| self.put(content.ok_or_else(|| damaged(id))?).map(drop))?;
             if let Some(id) = lacking.into_iter().next() {
                 return Err(Error::Missing(id));
             }
@@ -194,7 +194,7 @@ impl Adding<'_> {
         let mut brought = HashMap::new();
         each(place, &lacking, |id, content| {
             let content = content.ok_or_else(|| damaged(id))?;
-            self.put(&content)?;
+            self.put(content.clone())?;
             brought.insert(id, content);
             Ok(())
         })?;

@@ -11,6 +11,7 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::Path,
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -21,12 +22,13 @@ use rustix::{
 
 use crate::{
     Id, beneath,
-    cache::{Cache, Looks},
+    cache::{Cache, Check, Directory, FILE_COST, Looks, Name},
     error::{About as _, Error, shown},
     git,
     objects::{Adding, Objects},
     rules::{Judge, Rules},
-    tree::{self, Node, Passed, Snapshot, Tree},
+    tree::{self, Node, Passed, Snapshot},
+    unchanged::unchanged,
 };
 
 /// Size of a part of a large file. Files that differ in one part share the others.
@@ -44,116 +46,218 @@ pub struct Taken {
     pub id: Id,
     pub snapshot: Snapshot,
     /// Names that are not kept, up to a hundred for each reason but [`Passed::Ignored`], and the number of all.
-    pub passed: BTreeMap<Passed, (u64, Vec<String>)>,
+    pub passed: Unkept,
 }
+
+type Unkept = BTreeMap<Passed, (u64, Vec<String>)>;
 
 /// Takes a snapshot of `root`. When it returns, the snapshot is on the disk.
 ///
 /// Nothing in the tree is changed, no symbolic link is followed, and no file of special kind is opened. A file that looks
-/// as in `cache` is not read; `cache` becomes that of this snapshot. If nothing has changed since the cache's, it is that one. Errors: `OverLimit`, `Io`; nothing is kept then.
+/// as in `cache` is not read, and a directory that does is not listed; `cache` becomes that of this snapshot. If nothing
+/// has changed since the cache's, it is that one. Errors: `OverLimit`, `Io`; nothing is kept then.
 pub fn take(objects: &mut Objects, root: &Path, rules: &Rules, cache: &mut Cache) -> Result<Taken, Error> {
+    take_at(objects, root, rules, cache, now_us())
+}
+
+/// Takes a snapshot at a time that is not after the clock's.
+pub(crate) fn take_at(
+    objects: &mut Objects,
+    root: &Path,
+    rules: &Rules,
+    cache: &mut Cache,
+    began_us: i64,
+) -> Result<Taken, Error> {
     let _shared = objects.share()?;
-    let fd = beneath::root(root).about(|| root.display().to_string())?;
-    let stat = rustix::fs::fstat(&fd).about(|| root.display().to_string())?;
+    let what = || root.display().to_string();
+    let fd = beneath::root(root).about(what)?;
+    let stat = rustix::fs::fstat(&fd).about(what)?;
     let own = std::fs::metadata(objects.directory()).ok().map(|m| (m.dev(), m.ino()));
     let repository = git::places(root).map(|places| places.read());
+    let epoch = objects.epoch();
+    let unknown = (cache.whole_in != Some(epoch)).then_some(&*objects);
+    let old = cache.root.clone();
+    let unchanged = old.as_ref().map_or_else(Vec::new, |old| unchanged(&fd, old, unknown));
     let mut walk = Walk {
-        judge: Judge::new(rules, root),
+        judge: Judge::new(rules, root, own),
         adding: objects.add()?,
-        old: cache,
-        new: Cache::default(),
+        unchanged,
         device: stat.st_dev,
         own,
-        began_us: now_us(),
+        began_us,
         path: Vec::new(),
-        files: 0,
-        bytes: 0,
+        cost: 0,
         unsteady: Vec::new(),
-        passed: BTreeMap::new(),
     };
-    let tree = walk.directory(&fd, (stat.st_dev, stat.st_ino), 0);
-    let Walk { mut adding, mut new, files, bytes, unsteady, passed, began_us, .. } = walk;
-    let taken = tree.and_then(|tree| {
+    let walked = walk.directory(&fd, &stat, 0, old.as_ref().map(|directory| Old { directory, at: 0 }));
+    let Walk { mut adding, unsteady, cost, .. } = walk;
+    let taken = walked.and_then(|walked| {
+        let (files, bytes, passed) = sum(&walked);
         let root = root.to_string_lossy().into_owned();
+        let tree = walked.tree;
         let snapshot = Snapshot { root, tree, taken_at: began_us, repository, files, bytes, unsteady };
         let is_same = |last: &Snapshot| *last == Snapshot { taken_at: last.taken_at, ..snapshot.clone() };
         if let Some((id, last)) = cache.last.as_ref().filter(|(_, last)| is_same(last))
             && adding.objects.contains(id)
         {
             // Nothing is written where nothing was changed.
-            return Ok(Taken { id: *id, snapshot: last.clone(), passed });
+            return Ok((Taken { id: *id, snapshot: last.clone(), passed }, walked));
         }
         let text = serde_json::to_vec(&snapshot).map_err(io::Error::from).about(|| "snapshot".into())?;
-        Ok(Taken { id: adding.put(&text)?, snapshot, passed })
+        Ok((Taken { id: adding.put(text)?, snapshot, passed }, walked))
     });
-    match taken {
-        Ok(taken) => {
-            adding.finish()?;
-            new.last = Some((taken.id, taken.snapshot.clone()));
-            *cache = new;
-            Ok(taken)
-        }
+    let (taken, walked) = match taken {
+        Ok(taken) => taken,
         Err(e) => {
             adding.abandon();
-            Err(e)
+            return Err(e);
         }
-    }
+    };
+    adding.finish()?;
+    *cache = Cache {
+        root: Some(walked),
+        last: Some((taken.id, taken.snapshot.clone())),
+        whole_in: Some(epoch),
+        unsaved: cache.unsaved + cost,
+        all: taken.snapshot.bytes + taken.snapshot.files * FILE_COST,
+    };
+    Ok(taken)
+}
+
+/// Returns the number of files and links, their bytes, and the names that are not kept.
+fn sum(root: &Directory) -> (u64, u64, Unkept) {
+    let (mut files, mut bytes, mut passed) = (0, 0, Unkept::new());
+    root.each(&mut Vec::new(), &mut |path, name| match &name.node {
+        Node::File { size, .. } => {
+            files += 1;
+            bytes += size;
+        }
+        Node::Link { .. } => files += 1,
+        Node::Directory { .. } => {}
+        Node::Passed(why) => {
+            let (count, names) = passed.entry(*why).or_default();
+            *count += 1;
+            if names.len() < MOST_NAMED && *why != Passed::Ignored {
+                names.push(shown(path));
+            }
+        }
+    });
+    (files, bytes, passed)
 }
 
 pub(crate) fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
+/// An open directory of the walk.
+struct Parent<'a> {
+    fd: &'a OwnedFd,
+    /// Device and inode.
+    place: (u64, u64),
+    depth: usize,
+}
+
 struct Walk<'a> {
     judge: Judge,
     adding: Adding<'a>,
-    old: &'a Cache,
-    new: Cache,
+    /// Whether each directory of the cache is unchanged, in the cache's order.
+    unchanged: Vec<bool>,
     device: u64,
     /// Device and inode of the objects' own directory.
     own: Option<(u64, u64)>,
     began_us: i64,
     /// Path of what is looked at, from the root.
     path: Vec<u8>,
-    files: u64,
-    bytes: u64,
+    /// Cost of what was read.
+    cost: u64,
     unsteady: Vec<String>,
-    passed: BTreeMap<Passed, (u64, Vec<String>)>,
+}
+
+/// A directory of the cache, with its place in the cache's order.
+#[derive(Clone, Copy)]
+struct Old<'a> {
+    directory: &'a Arc<Directory>,
+    at: usize,
 }
 
 impl Walk<'_> {
-    /// Keeps the directory at the walk's path, and returns its tree.
-    fn directory(&mut self, fd: &OwnedFd, place: (u64, u64), depth: usize) -> Result<Id, Error> {
-        let names = names(fd).about(|| shown(&self.path))?;
-        let has_list = names.binary_search_by(|name| name.as_slice().cmp(b".gitignore")).is_ok();
+    /// Returns whether a directory is unchanged, and everything below it.
+    fn is_whole(&self, old: Old<'_>) -> bool {
+        old.directory.rules == self.judge.rules()
+            && self.unchanged[old.at..][..old.directory.count].iter().all(|is| *is)
+    }
+
+    /// Keeps the directory at the walk's path.
+    fn directory(
+        &mut self,
+        fd: &OwnedFd,
+        stat: &Stat,
+        depth: usize,
+        old: Option<Old<'_>>,
+    ) -> Result<Arc<Directory>, Error> {
+        if let Some(old) = old.filter(|old| self.is_whole(*old)) {
+            return Ok(old.directory.clone());
+        }
+        let rules = self.judge.rules();
+        let same = old.filter(|old| self.unchanged[old.at] && old.directory.rules == rules);
+        let listed = match same {
+            Some(old) => old.directory.names.iter().map(|name| name.name.clone()).collect(),
+            None => names(fd).about(|| shown(&self.path))?,
+        };
+        let has_list = listed.binary_search_by(|name| name.as_slice().cmp(b".gitignore")).is_ok();
         let entered = self.judge.enter(fd, &self.path, has_list);
-        let mut tree = Tree::with_capacity(names.len());
-        let above = self.path.len();
-        for name in names {
-            if above > 0 {
-                self.path.push(b'/');
+        // Places of the names' directories in the cache's order.
+        let mut places = Vec::new();
+        if let Some(old) = old {
+            let mut at = old.at + 1;
+            for name in &old.directory.names {
+                places.push(at);
+                if let Check::Below(below) = &name.check {
+                    at += below.count;
+                }
             }
-            self.path.extend(&name);
-            let node = self.name(fd, &name, place, depth)?;
-            self.path.truncate(above);
-            tree.extend(node.map(|node| (name, node)));
+        }
+        let in_directory = Parent { fd, place: (stat.st_dev, stat.st_ino), depth };
+        let (mut names, mut count) = (Vec::with_capacity(listed.len()), 1);
+        for name in listed {
+            let was = old.and_then(|old| {
+                let index = old.directory.name(&name)?;
+                Some((&old.directory.names[index], places[index]))
+            });
+            let kept = match was {
+                Some((was, _)) if same.is_some() && !matches!(was.check, Check::Below(_)) => {
+                    Some(was.clone())
+                }
+                _ => {
+                    let above = tree::enter(&mut self.path, &name);
+                    let kept = self.name(&in_directory, &name, was)?;
+                    self.path.truncate(above);
+                    kept.map(|(node, check)| Name { name, node, check })
+                }
+            };
+            if let Some(Name { check: Check::Below(below), .. }) = &kept {
+                count += below.count;
+            }
+            names.extend(kept);
         }
         if entered {
             self.judge.leave();
         }
-        self.adding.put(&tree::encode(&tree))
+        let tree = self.adding.put(tree::encode(names.iter().map(|name| (&name.name, &name.node))))?;
+        let looks = Looks::of(stat).settled(self.began_us);
+        Ok(Arc::new(Directory { looks, rules, tree, names, count }))
     }
 
-    /// Keeps what the walk's path names; `None`: it is gone.
+    /// Keeps what the walk's path names; `None`: it is gone. `was`: what the cache has of it, with the place of the
+    /// directory that it may be.
     fn name(
         &mut self,
-        fd: &OwnedFd,
+        parent: &Parent<'_>,
         name: &[u8],
-        place: (u64, u64),
-        depth: usize,
-    ) -> Result<Option<Node>, Error> {
+        was: Option<(&Name, usize)>,
+    ) -> Result<Option<(Node, Check)>, Error> {
         let os_name = OsStr::from_bytes(name);
-        let stat = match rustix::fs::statat(fd.as_fd(), os_name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match rustix::fs::statat(parent.fd.as_fd(), os_name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e).about(|| shown(&self.path)),
@@ -165,31 +269,40 @@ impl Walk<'_> {
         let why = if is_own {
             Some(Passed::Ours)
         } else {
-            self.judge.passes(&self.path, name_at, is_directory, place)
+            self.judge.passes(&self.path, name_at, is_directory, parent.place)
         };
         if let Some(why) = why {
-            return Ok(Some(self.pass(why)));
+            // What is below depends on a list, also on one that is not kept.
+            let check = if name == b".gitignore" { self.check(&stat) } else { Check::Unneeded };
+            return Ok(Some((Node::Passed(why), check)));
         }
+        let passed = |why| Ok(Some((Node::Passed(why), Check::Unneeded)));
         let kept = match kind {
-            FileType::RegularFile => self.file(fd, os_name, &stat),
+            FileType::RegularFile => self.file(parent.fd, os_name, &stat, was.map(|(was, _)| was)).map(Some),
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(fd.as_fd(), os_name, Vec::new());
+                let target = rustix::fs::readlinkat(parent.fd.as_fd(), os_name, Vec::new());
                 let target = target.about(|| shown(&self.path))?.into_bytes();
-                self.files += 1;
-                Ok(Some(Node::Link { target }))
+                Ok(Some((Node::Link { target }, Check::Unneeded)))
             }
-            FileType::Directory if stat.st_dev != self.device => Ok(Some(self.pass(Passed::OtherFilesystem))),
-            FileType::Directory if depth == DEEPEST => Ok(Some(self.pass(Passed::TooDeep))),
-            FileType::Directory => match beneath::child(fd, name) {
+            FileType::Directory if stat.st_dev != self.device => {
+                Ok(Some((Node::Passed(Passed::OtherFilesystem), Check::Always)))
+            }
+            FileType::Directory if parent.depth == DEEPEST => passed(Passed::TooDeep),
+            FileType::Directory => match beneath::child(parent.fd, name) {
                 Ok(child) => {
-                    let tree = self.directory(&child, (stat.st_dev, stat.st_ino), depth + 1)?;
-                    Ok(Some(Node::Directory { mode: permissions(&stat), tree }))
+                    let old = was.and_then(|(was, at)| match &was.check {
+                        Check::Below(directory) => Some(Old { directory, at }),
+                        _ => None,
+                    });
+                    let below = self.directory(&child, &stat, parent.depth + 1, old)?;
+                    let node = Node::Directory { mode: permissions(&stat), tree: below.tree };
+                    Ok(Some((node, Check::Below(below))))
                 }
                 Err(e) => Err(e).about(|| shown(&self.path)),
             },
-            FileType::Fifo => Ok(Some(self.pass(Passed::Fifo))),
-            FileType::Socket => Ok(Some(self.pass(Passed::Socket))),
-            _ => Ok(Some(self.pass(Passed::Device))),
+            FileType::Fifo => passed(Passed::Fifo),
+            FileType::Socket => passed(Passed::Socket),
+            _ => passed(Passed::Device),
         };
         match kept {
             // It was replaced or removed meanwhile.
@@ -201,29 +314,33 @@ impl Walk<'_> {
                 Ok(None)
             }
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(Some(self.pass(Passed::Unreadable)))
+                Ok(Some((Node::Passed(Passed::Unreadable), Check::Always)))
             }
             kept => kept,
         }
     }
 
+    fn check(&self, stat: &Stat) -> Check {
+        Looks::of(stat).settled(self.began_us).map_or(Check::Always, Check::Looks)
+    }
+
     /// Keeps a file. One that changes while it is read is read again, and is noted if it never keeps still.
-    fn file(&mut self, fd: &OwnedFd, name: &OsStr, stat: &Stat) -> Result<Option<Node>, Error> {
-        self.files += 1;
-        let mut looks = Looks::of(stat);
-        let cached = self.old.files.get(&self.path).filter(|(then, _)| *then == looks);
-        if let Some((_, parts)) =
-            cached.filter(|(_, parts)| parts.iter().all(|p| self.adding.objects.contains(p)))
+    fn file(
+        &mut self,
+        fd: &OwnedFd,
+        name: &OsStr,
+        stat: &Stat,
+        was: Option<&Name>,
+    ) -> Result<(Node, Check), Error> {
+        if let Some(Name { node: Node::File { mode, size, parts }, check: Check::Looks(looks), .. }) = was
+            && *looks == Looks::of(stat)
+            && parts.iter().all(|part| self.adding.objects.contains(part))
         {
-            self.bytes += stat.st_size as u64;
-            self.new.files.insert(self.path.clone(), (looks, parts.clone()));
-            return Ok(Some(Node::File {
-                mode: permissions(stat),
-                size: stat.st_size as u64,
-                parts: parts.to_vec(),
-            }));
+            let node = Node::File { mode: *mode, size: *size, parts: parts.clone() };
+            return Ok((node, Check::Looks(*looks)));
         }
-        let what = || shown(&self.path);
+        let shown_path = shown(&self.path);
+        let what = || shown_path.clone();
         let mut tries = 0;
         loop {
             tries += 1;
@@ -234,28 +351,17 @@ impl Walk<'_> {
             }
             crate::fault::point("file read").about(what)?;
             let (size, parts) = read(&mut self.adding, &mut file, what)?;
+            self.cost += size + FILE_COST;
             let after = rustix::fs::fstat(&file).about(what)?;
             let is_steady = Looks::of(&before) == Looks::of(&after) && size == after.st_size as u64;
-            looks = Looks::of(&after);
             if is_steady || tries == TRIES {
+                let check = if is_steady { self.check(&after) } else { Check::Always };
                 if !is_steady {
                     self.note_unsteady();
-                } else if looks.is_settled(self.began_us) {
-                    self.new.files.insert(self.path.clone(), (looks, parts.clone().into()));
                 }
-                self.bytes += size;
-                return Ok(Some(Node::File { mode: permissions(&after), size, parts }));
+                return Ok((Node::File { mode: permissions(&after), size, parts }, check));
             }
         }
-    }
-
-    fn pass(&mut self, why: Passed) -> Node {
-        let (count, names) = self.passed.entry(why).or_default();
-        *count += 1;
-        if names.len() < MOST_NAMED && why != Passed::Ignored {
-            names.push(shown(&self.path));
-        }
-        Node::Passed(why)
     }
 
     fn note_unsteady(&mut self) {
@@ -279,7 +385,7 @@ fn read(
             return Ok((size, parts));
         }
         size += part.len() as u64;
-        parts.push(adding.put(&part)?);
+        parts.push(adding.put(part)?);
     }
 }
 

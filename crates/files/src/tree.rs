@@ -115,41 +115,53 @@ const LINK: u8 = b'l';
 const DIRECTORY: u8 = b'd';
 const PASSED: u8 = b'-';
 
-pub(crate) fn encode(tree: &Tree) -> Vec<u8> {
+pub(crate) fn encode<'a>(tree: impl ExactSizeIterator<Item = (&'a Vec<u8>, &'a Node)>) -> Vec<u8> {
     let mut out = Vec::with_capacity(tree.len() * 80);
+    tree.for_each(|(name, node)| encode_entry(&mut out, name, node));
+    out
+}
+
+pub(crate) fn encode_entry(out: &mut Vec<u8>, name: &[u8], node: &Node) {
     let bytes = |out: &mut Vec<u8>, bytes: &[u8]| {
         out.extend((bytes.len() as u32).to_le_bytes());
         out.extend(bytes);
     };
-    for (name, node) in tree {
-        match node {
-            Node::File { mode, size, parts } => {
-                out.push(FILE);
-                bytes(&mut out, name);
-                out.extend(mode.to_le_bytes());
-                out.extend(size.to_le_bytes());
-                out.extend((parts.len() as u32).to_le_bytes());
-                parts.iter().for_each(|part| out.extend(part.0));
-            }
-            Node::Link { target } => {
-                out.push(LINK);
-                bytes(&mut out, name);
-                bytes(&mut out, target);
-            }
-            Node::Directory { mode, tree } => {
-                out.push(DIRECTORY);
-                bytes(&mut out, name);
-                out.extend(mode.to_le_bytes());
-                out.extend(tree.0);
-            }
-            Node::Passed(why) => {
-                out.push(PASSED);
-                bytes(&mut out, name);
-                out.push(*why as u8);
-            }
+    match node {
+        Node::File { mode, size, parts } => {
+            out.push(FILE);
+            bytes(out, name);
+            out.extend(mode.to_le_bytes());
+            out.extend(size.to_le_bytes());
+            out.extend((parts.len() as u32).to_le_bytes());
+            parts.iter().for_each(|part| out.extend(part.0));
+        }
+        Node::Link { target } => {
+            out.push(LINK);
+            bytes(out, name);
+            bytes(out, target);
+        }
+        Node::Directory { mode, tree } => {
+            out.push(DIRECTORY);
+            bytes(out, name);
+            out.extend(mode.to_le_bytes());
+            out.extend(tree.0);
+        }
+        Node::Passed(why) => {
+            out.push(PASSED);
+            bytes(out, name);
+            out.push(*why as u8);
         }
     }
-    out
+}
+
+/// Lengthens a path by a name. Returns its length before, to which it is to be cut.
+pub(crate) fn enter(path: &mut Vec<u8>, name: &[u8]) -> usize {
+    let above = path.len();
+    if above > 0 {
+        path.push(b'/');
+    }
+    path.extend(name);
+    above
 }
 
 /// Reads a tree. Errors: `Corrupt`, also for names that are out of order, or that would leave their directory.
@@ -221,7 +233,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn entry(&mut self) -> Option<(Vec<u8>, Node)> {
+    pub fn entry(&mut self) -> Option<(Vec<u8>, Node)> {
         let [kind] = self.array()?;
         let name = self.bytes()?;
         let node = match kind {

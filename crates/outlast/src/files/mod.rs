@@ -114,8 +114,6 @@ pub struct Files {
     pub root: PathBuf,
     rules: Rules,
     cache: Cache,
-    /// Snapshot whose cache is in the file.
-    saved_cache: Option<Id>,
     /// File of the cache, beside the packs.
     cache_file: PathBuf,
     /// File with the snapshots that restorations by hand have kept.
@@ -174,8 +172,8 @@ impl Files {
         let saved_file = directory.join(saved(run));
         outlast_files::recover(&mut objects, &root)?;
         let cache = Cache::load(&cache_file);
-        let (saved_cache, published) = (None, HashSet::new());
-        Ok(Files { objects, root, rules, cache, saved_cache, cache_file, saved_file, own_name, published })
+        let published = HashSet::new();
+        Ok(Files { objects, root, rules, cache, cache_file, saved_file, own_name, published })
     }
 
     /// Records a snapshot of this machine by `record`, once it is where other machines find it.
@@ -218,10 +216,8 @@ impl Files {
     /// Takes a snapshot. Durable when it returns.
     pub fn take(&mut self) -> Result<outlast_files::Taken, FilesError> {
         let taken = outlast_files::take(&mut self.objects, &self.root, &self.rules, &mut self.cache)?;
-        if self.saved_cache.replace(taken.id) != Some(taken.id) {
-            // Without it, the next process reads all files again.
-            let _ = self.cache.save(&self.cache_file);
-        }
+        // Without it, the next process reads all files again.
+        let _ = self.cache.save(&self.cache_file);
         Ok(taken)
     }
 
