@@ -108,9 +108,42 @@ def test_a_later_life_keeps_files_untold_and_in_another_directory_when_told(rt, 
         assert told == str(other if options.get("files") == other else work)
 
 
+def test_a_program_says_which_files_are_kept(rt, home, work):
+    write(work / ".gitignore", "*.log\n")
+    for name in ("a.log", "a.tmp", ".env", "a"):
+        write(work / name, "0")
+    files = outlast.Files(work, ignored=True, exclude=["*.tmp", "!.env"])
+
+    def kept(paths):
+        shown = [subprocess.run(
+            [outlast_program(), "--store", "runs.db", "files", "show", "r", f"{path}@{snapshots(home)[-1]['entry']}"], cwd=home
+        ).returncode == 0 for path in paths]
+        return dict(zip(paths, shown, strict=True))
+
+    wanted = {"a.log": True, "a.tmp": False, ".env": True, "a": True}
+    for given in (files, work, None):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r", files=given) as run:
+                run.step("write", write, work / "a", "1", key=str(given))
+                raise ZeroDivisionError
+        assert kept(wanted) == wanted
+
+
+def test_a_limit_stops_snapshots_and_not_the_program(rt, home, work):
+    write(work / "a", "0")
+    with rt.run("r", files=outlast.Files(work, max_bytes=1)) as run:
+        run.step("write", write, work / "a", "1")
+    assert rt.get("r").status == "completed"
+    assert list((home / "runs.db.files").glob("*.pack")) == []
+
+
 def test_what_is_no_directory_is_refused(rt, home):
     with pytest.raises(TypeError, match="files wants a directory"):
         rt.run("r", files=3)
+    with pytest.raises(TypeError, match="exclude wants a list of patterns"):
+        outlast.Files(home, exclude="*.tmp")
+    with pytest.raises(ValueError, match="max_bytes wants a number above 0"):
+        outlast.Files(home, max_bytes=0)
     with pytest.raises(ValueError, match="files_from wants"):
         rt.run("r", files=home, files_from="now")
     with pytest.raises(outlast.Error) as e:

@@ -18,8 +18,12 @@ use outlast_core::{
 
 use crate::shared::Core;
 
+/// Which files of a directory are kept: whether those that `.gitignore` names, patterns of those that are not, and the most
+/// bytes of all.
+pub type FileRules = (bool, Vec<String>, Option<u64>);
+
 /// Begins to keep files with an attempt: those of `directory`, else those that the run has kept before, or that its
-/// supervisor keeps.
+/// supervisor keeps. Without `rules`, those of an earlier life hold.
 ///
 /// An attempt that this process drives (`drives`) begins with the tree of the last finished step (`from_last_step`), with
 /// the newest one where that was taken on another machine, or else with what is there. Errors: `NotKept`; those of a
@@ -29,13 +33,18 @@ pub fn keep(
     (actor, slot): (Actor, Slot),
     drives: bool,
     directory: Option<String>,
+    rules: Option<FileRules>,
     from_last_step: bool,
 ) -> Result<Taker, CliError> {
     let not_kept = || FilesError::NotKept { run: format!("#{}", actor.run) };
     let mut view = core.store.run(actor.run)?.ok_or_else(not_kept)?;
     let is_supervisors = view.spec.command.as_ref().is_some_and(|c| c.supervision.files.is_some());
     if let Some(directory) = directory.filter(|_| !is_supervisors) {
-        let files = KeptFiles { directory: Some(directory), ..view.spec.files.clone().unwrap_or_default() };
+        let mut files = view.spec.files.clone().unwrap_or_default();
+        if let Some((ignored, exclude, max_bytes)) = rules {
+            files = KeptFiles { directory: None, ignored, exclude, max_bytes };
+        }
+        files.directory = Some(directory);
         if view.spec.files.as_ref() != Some(&files) {
             view.spec = Spec { files: Some(files), ..view.spec };
             let amend = Amend { run: actor.run, spec: view.spec.clone(), unpriced: None };

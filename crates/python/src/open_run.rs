@@ -24,7 +24,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     error::{Failure, refused_hint},
-    files,
+    files::{self, FileRules},
     shared::{Core, Shared},
     ticket::Ticket,
     values::{RawChange, changes_of, encode},
@@ -232,11 +232,17 @@ impl OpenRun {
 
     /// Keeps files with the attempt from now on: those of `directory`, or those that the run has kept before. With
     /// `from_last_step`, they are brought back first as the last finished step left them.
-    fn keep_files(&self, py: Python<'_>, directory: Option<String>, from_last_step: bool) -> PyResult<()> {
+    fn keep_files(
+        &self,
+        py: Python<'_>,
+        directory: Option<String>,
+        rules: Option<FileRules>,
+        from_last_step: bool,
+    ) -> PyResult<()> {
         let core = self.shared.core()?;
         let actor = (self.actor, self.slot);
-        let keep =
-            || files::keep(&core, actor, self.driven, directory, from_last_step).map_err(Failure::from);
+        let kept = || files::keep(&core, actor, self.driven, directory, rules, from_last_step);
+        let keep = || kept().map_err(Failure::from);
         *self.files.lock() = Some(py.detach(keep)?);
         Ok(())
     }

@@ -23,6 +23,7 @@ _MODULES = {
     "runs": "Run current",
     "views": "RunView",
     "budget": "Budget",
+    "kept": "Files",
     "retry": "Retry",
     "steps.decorator": "step",
     "tools": "tool",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
     from .generators.jsonl import JsonlStore as JsonlStore
     from .generators.resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
+    from .kept import Files as Files
     from .retry import Retry as Retry
     from .runs import Run as Run, current as current
     from .runtime import Runtime as Runtime, connect as connect

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from . import _native, budget as budgets, html
 from .budget import Budget
 from .errors import BudgetChanged, Error, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, UnknownRun, of
+from .kept import Files
 from .say import say
 from .steps.memory import Beside, Memory
 from .views import RunView
@@ -38,7 +39,7 @@ class RunSpec:
     #: The point of run `id` from which the run goes on, as a fork.
     from_snapshot: int | str | datetime.datetime | None = None
     #: The directory whose files are kept.
-    files: "str | os.PathLike[str] | None" = None
+    files: "str | os.PathLike[str] | Files | None" = None
     files_from: Literal["as-died", "last-step"] = "as-died"
 
     def __post_init__(self) -> None:
@@ -48,10 +49,8 @@ class RunSpec:
             raise ValueError(f"if_held wants 'raise' or 'takeover', had {self.if_held!r}")
         if self.files_from not in ("as-died", "last-step"):
             raise ValueError(f"files_from wants 'as-died' or 'last-step', had {self.files_from!r}")
-        if self.files is not None:
-            if not isinstance(self.files, (str, os.PathLike)):
-                raise TypeError(f"files wants a directory, had {self.files!r}")
-            self.files = os.path.abspath(self.files)
+        if self.files is not None and not isinstance(self.files, Files):
+            self.files = Files(self.files).directory
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise TypeError(f"budget wants outlast.Budget(usd=…), had {self.budget!r}")
         texts = [("a run's id", self.id), ("a run's name", self.name), *((f"tag {tag!r}", text) for tag, text in self.tags.items())]
@@ -412,7 +411,10 @@ def keep_files(open_run: _native.OpenRun, spec: RunSpec) -> bool:
     """Begins to keep the run's files, and gives whether any are kept. Errors: codes of `docs/guides/files.md`."""
     if spec.files is None and not open_run.has_files:
         return False
-    open_run.keep_files(None if spec.files is None else os.fspath(spec.files), spec.files_from == "last-step")
+    files = spec.files
+    directory = files.directory if isinstance(files, Files) else files
+    rules = (files.ignored, list(files.exclude), files.max_bytes) if isinstance(files, Files) else None
+    open_run.keep_files(None if directory is None else os.fspath(directory), rules, spec.files_from == "last-step")
     return True
 
 

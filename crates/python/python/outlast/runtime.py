@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from . import _native, scope
 from .budget import Budget
+from .kept import Files
 from .opening import RunSpec, Store
 from .runs import Run
 
@@ -57,7 +58,7 @@ class Runtime(Store):
         if_held: Literal["raise", "takeover"] = "raise",
         from_snapshot: "int | str | datetime.datetime | None" = None,
         policy: str | None = None,
-        files: str | os.PathLike[str] | None = None,
+        files: str | os.PathLike[str] | Files | None = None,
         files_from: Literal["as-died", "last-step"] = "as-died",
     ) -> Run:
         """A run, to be opened by `with` or `async with`: created, or resumed where it was.
@@ -78,7 +79,7 @@ class Runtime(Store):
         budget's, the lower one counts.
 
         `files` names a directory whose files are kept with the run, as each step leaves them: `outlast files` and `outlast
-        undo` show them and bring them back (docs/guides/files.md). `files_from="last-step"` begins a later life with the
+        undo` show them and bring them back (docs/guides/files.md). `outlast.Files` says which of them. `files_from="last-step"` begins a later life with the
         files as the last finished step left them; by default they are as they fell. A later life keeps them without being
         told. On another machine, with a store in PostgreSQL, the newest files are brought first.
 

@@ -305,8 +305,8 @@ def map(items: Iterable[Any], fn: Callable[[Any], Any], options: Options) -> Bat
 
     What comes out:
     The batch is returned at once. Its results come in the order of the input, or of completion (`order`). A result is on disk
-    before it is seen. `files`: a directory whose files are kept as each item leaves them (docs/guides/files.md). Failed items
-    are collected, and run again at the next start; after three failed starts, or three deaths of
+    before it is seen. `files`: a directory whose files are kept as each item leaves them, or `outlast.Files`
+    (docs/guides/files.md). Failed items are collected, and run again at the next start; after three failed starts, or three deaths of
     the process, an item is dead. `out`: a file with a row for each item, in place when all is done: JSON lines, CSV or Parquet,
     by its ending `.jsonl`, `.csv` or `.parquet`. `progress`: None shows it on a terminal only. `store`: a place as for
     `outlast.connect`, or a runtime; by default the store that was opened last. Ctrl-C finishes what runs, then raises

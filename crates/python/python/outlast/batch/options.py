@@ -13,6 +13,7 @@ from typing import Any, Callable, Concatenate, Literal, ParamSpec, TypeVar
 
 from .. import budget as budgets
 from ..budget import Budget
+from ..kept import Files
 from ..retry import Retry
 
 #: Equal failures in a row that stop the batch: something is wrong with all of them.
@@ -60,7 +61,7 @@ class Options:
     rerun: bool = False
     tags: Mapping[str, str] | None = None
     from_snapshot: int | str | datetime.datetime | None = None
-    files: str | os.PathLike[str] | None = None
+    files: str | os.PathLike[str] | Files | None = None
 
     def __post_init__(self) -> None:
         if self.retries is not None and (isinstance(self.retries, bool) or not isinstance(self.retries, (int, Retry))):
