@@ -16,6 +16,8 @@ export const told = (e) => line(e.gist ?? subject(e), 240);
 
 /** Whether an entry is bookkeeping of Outlast's own, such as a copy of an agent's session. */
 export const isOwn = (e) => Boolean(e.key?.startsWith("outlast:")) && !e.act;
+/** Whether an entry is shown only where all are: changed files are told. */
+const isAside = (e) => isOwn(e) && !e.gist;
 
 /** What is unusual about an entry, in words. */
 export function marks(e) {
@@ -79,11 +81,11 @@ export function Journal({ id, entries, whole, chosen, choose }) {
   const place = useRef(null);
   const [top, scroll] = useState(0);
   const [all, show] = useState(false);
-  const own = useMemo(() => entries.filter(isOwn).length, [entries]);
+  const own = useMemo(() => entries.filter(isAside).length, [entries]);
   const rows = useMemo(() => {
     const wanted = text.toLowerCase();
     if (!kind && !wanted && (all || !own)) return entries;
-    return entries.filter((e) => (all || !isOwn(e)) && (!kind || e.kind === kind) && (!wanted || said(e).includes(wanted)));
+    return entries.filter((e) => (all || !isAside(e)) && (!kind || e.kind === kind) && (!wanted || said(e).includes(wanted)));
   }, [entries, kind, text, all, own]);
   const high = 520;
   useEffect(() => {

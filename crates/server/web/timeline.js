@@ -175,7 +175,7 @@ export function Timeline({ entries, attempts, waits, run, chosen, choose }) {
 
 function Told({ e, waits, flat }) {
   const waited = waitedIn(waits, micros(e.opened_at), micros(e.closed_at) ?? Date.now() * 1000).reduce((sum, [a, b]) => sum + b - a, 0);
-  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, e.kind === "tool" ? told(e) : what(e)].filter(Boolean).join(" "), e.kind === "call" && e.gist, e.state, took(e), waited && `${span(waited / 1000)} of it waiting`, cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
+  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, e.kind === "call" ? what(e) : told(e)].filter(Boolean).join(" "), e.kind === "call" && e.gist, e.state, took(e), waited && `${span(waited / 1000)} of it waiting`, cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
   return flat ? html`<span>${words.map((w) => line(w, 160)).join(" · ")}</span>`
     : html`<strong>${words[0]}</strong> ${words.slice(1).map((w) => line(w, 160)).join(" · ")}<div class="soft">${when(e.opened_at)}, attempt ${e.attempt}</div>`;
 }

@@ -16,7 +16,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Store},
     words::{Seq, Slot},
 };
-use outlast_files::{Error, Id, Passed, diff};
+use outlast_files::{Change, Error, Id, Passed, diff};
 use outlast_server::door::Seen;
 use tokio::sync::oneshot;
 
@@ -25,6 +25,9 @@ use crate::{
     program::{error::FilesError, say::say},
     render::amount::some,
 };
+
+/// Most paths that a snapshot's entry names.
+const MOST_PATHS: usize = 20;
 
 /// Sender to the thread that takes a run's snapshots. The thread ends with the last clone.
 #[derive(Clone)]
@@ -232,13 +235,16 @@ impl Taker {
     fn record(&mut self, snapshot: Id, tree: Id, at: Occasion) -> Result<(), FilesError> {
         let Some((actor, slot)) = self.actor else { return Ok(()) };
         let Occasion { moment, call, key } = at;
-        let changed = match self.last {
-            Some((last, ..)) => diff(&mut self.files.objects, &last, &snapshot)?.len() as u64,
-            None => 0,
+        let changes = match self.last {
+            Some((last, ..)) => diff(&mut self.files.objects, &last, &snapshot)?,
+            None => Vec::new(),
         };
+        let changed = changes.len() as u64;
+        let paths = changes.iter().take(MOST_PATHS).map(Change::shown).collect();
         let late = call.is_some_and(|seq| self.answered.load(Ordering::Relaxed) >= seq.0);
         let taken_in = self.files.own_name.clone();
-        let kept = Kept { snapshot, moment, call: call.map(|seq| seq.0), key, changed, late, taken_in };
+        let kept =
+            Kept { snapshot, moment, call: call.map(|seq| seq.0), key, changed, paths, late, taken_in };
         let value = Payload::encode(&serde_json::to_vec(&kept).unwrap_or_default());
         let checkpoint = Checkpoint { actor, slot, name: Name::files(), value };
         let store = self.store.as_ref();

@@ -78,8 +78,10 @@ pub struct Kept {
     /// Key of the step or item at whose end it was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Number of paths that differ from the snapshot before.
+    /// Number of paths that differ from the snapshot before, and the first of them for people.
     pub changed: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
     /// Whether the call's answer came before the tree was taken: what the next tool wrote first may be in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,

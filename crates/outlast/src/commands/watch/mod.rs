@@ -27,7 +27,9 @@ use super::{
     plan::Shown,
     prelude::*,
 };
-use crate::{guard, program::actor::actor, render::look::Look as Printed, supervisor::strays};
+use crate::{
+    files::is_snapshot, guard, program::actor::actor, render::look::Look as Printed, supervisor::strays,
+};
 
 /// Watch runs as they go, in the terminal
 ///
@@ -231,7 +233,7 @@ pub struct Watched {
     pub waits: Vec<Wait>,
     /// Plans of the logins that it made calls under.
     pub plans: Vec<Shown>,
-    /// Newest entries, oldest first, without Outlast's own bookkeeping.
+    /// Newest entries, oldest first, without Outlast's own bookkeeping except files that were changed.
     pub entries: Vec<Entry>,
     /// What the newest of them are about, by their numbers.
     pub gists: BTreeMap<Seq, String>,
@@ -259,11 +261,13 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     let Some(view) = store.run(no)? else { return Ok(None) };
     let from = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
     let mut entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
-    entries.retain(|e| !e.is_bookkeeping());
+    entries.retain(|e| !e.is_bookkeeping() || is_snapshot(e));
     let mut gists = BTreeMap::new();
     for entry in entries.iter().rev().take(GISTS) {
         gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
     }
+    // A snapshot before which nothing was changed has no gist.
+    entries.retain(|e| !e.is_bookkeeping() || gists.contains_key(&e.seq));
     let (attempts, plans) = (store.attempts(no)?, Shown::of_run(store, &view, store.now()?)?);
     Ok(Some(Watched {
         drivers: Drivers::read(store, &attempts, identity::of_self().ok())?,

@@ -1,10 +1,10 @@
 //! Gist of an entry: what a model said and which tools it called, or what a tool did, in one line.
 
 use outlast_core::{
+    engine::checkpoint::Name,
     journal::{Entry, Kind, Role, State},
     reads::entries,
     store::{Error, RunView, Store},
-    words::Seq,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::dialect::conversation::{ToolCall, Turn, subject};
 const TEXT: usize = 120;
 const SUBJECT: usize = 100;
 
-/// Most tool calls of one answer that are named.
+/// Most tool calls of one answer, or paths of one snapshot, that are named.
 const CALLS: usize = 4;
 
 /// Outcome of a tool call that an agent made itself. It is stored as the value of the call's entry.
@@ -45,6 +45,11 @@ pub fn gist(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
             turns => Ok(of_answer(&turns?)),
         },
         Kind::Tool => of_tool(store, entry),
+        Kind::Checkpoint if entry.key.as_deref() == Some(&*Name::files()) => {
+            let changed =
+                kept(store, entry, Role::Value)?.and_then(|value| serde_json::from_value(value).ok());
+            Ok(changed.and_then(of_files))
+        }
         _ => Ok(None),
     }
 }
@@ -91,22 +96,44 @@ fn of_answer(turns: &[Turn]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
+/// Changes of a snapshot of files against the one before, as its entry holds them.
+#[derive(Deserialize)]
+struct ChangedFiles {
+    changed: usize,
+    /// First paths.
+    #[serde(default)]
+    paths: Vec<String>,
+}
+
+fn of_files(ChangedFiles { changed, paths }: ChangedFiles) -> Option<String> {
+    let count = if changed == 1 { "1 path".into() } else { format!("{changed} paths") };
+    let named = paths.iter().take(CALLS).map(|path| line(path, SUBJECT));
+    let more = changed.checked_sub(paths.len().min(CALLS) + 1).map(|more| format!("{} more", more + 1));
+    match (changed, paths.is_empty()) {
+        (0, _) => None,
+        (_, true) => Some(format!("{count} changed")),
+        (_, false) => Some(format!("{count} changed: {}", named.chain(more).collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// Reads a value that is kept with an entry; `None`: it is not kept, or is no JSON.
+fn kept(store: &dyn Store, entry: &Entry, role: Role) -> Result<Option<Value>, Error> {
+    let bytes = store.payload(entry.run, entry.seq, role)?.and_then(|kept| kept.decode().ok());
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
 fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
-    let kept = |seq: Seq, role| -> Result<Option<Value>, Error> {
-        let bytes = store.payload(entry.run, seq, role)?.and_then(|kept| kept.decode().ok());
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
-    };
     // A call through the MCP recorder has its server and tool in its own row.
     let name = match &entry.tool {
         Some(detail) => detail.name(),
         None => {
-            let about = kept(entry.seq, Role::About)?.unwrap_or_default();
+            let about = kept(store, entry, Role::About)?.unwrap_or_default();
             let Some(name) = about["tool"].as_str() else { return Ok(None) };
             tool(name, about["input"].as_str().unwrap_or_default())
         }
     };
     let seen: Option<Outcome> = match entry.tool {
-        None => kept(entry.seq, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()),
+        None => kept(store, entry, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()),
         Some(_) => None,
     };
     let end = match (seen, entry.state) {
@@ -147,6 +174,20 @@ mod tests {
 
     use super::*;
     use crate::dialect::conversation;
+
+    #[test]
+    fn changed_files_are_told_by_their_number_and_the_first_of_them() {
+        let check = |value: Value, wanted: Option<&str>| {
+            let changed = serde_json::from_value(value).unwrap();
+            assert_eq!(of_files(changed).as_deref(), wanted);
+        };
+        check(json!({ "changed": 0 }), None);
+        check(json!({ "changed": 1, "paths": ["a b"] }), Some("1 path changed: a b"));
+        let paths = ["a", "b", "c", "d", "e"];
+        check(json!({ "changed": 9, "paths": paths }), Some("9 paths changed: a, b, c, d, 5 more"));
+        // Entries of an older version name none.
+        check(json!({ "changed": 2 }), Some("2 paths changed"));
+    }
 
     #[test]
     fn an_answer_is_told_by_its_last_words_and_its_tools() {
