@@ -157,6 +157,9 @@ impl Tables {
             }
             Key::Instance(no) => l.extend(self.instances.get(&no).cloned()),
             Key::RunById(id) => l.extend(self.runs.values().find(|r| r.id == *id).cloned()),
+            Key::OfCommand(key) => {
+                l.extend(self.runs.values().rfind(|r| r.command_key.as_deref() == Some(key)).cloned());
+            }
             Key::Run(no) => l.extend(self.runs.get(&no).cloned()),
             Key::Envelope(no) => l.extend(self.envelopes.get(&no).cloned()),
             Key::Budgets => l.extend(self.budgets.values().cloned()),

@@ -161,7 +161,6 @@ impl Engine {
             policy_of_run.pause_wall |= named.pause_wall;
         }
         let start = Start {
-            id: id.clone(),
             limits,
             policy: policy_of_run,
             spec: Spec {
@@ -173,8 +172,7 @@ impl Engine {
                 ..Spec::default()
             },
             parent: parent.map(RunNo),
-            command_key: None,
-            stdin: None,
+            ..Start::new(id.clone())
         };
         let started =
             py.detach(|| core.store.ask(start, Durability::Synced).wait()).map_err(Failure::from)?;

@@ -126,7 +126,16 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
             let id = RunId::new(&id).unwrap_or_else(|e| panic!("an id of a scene: {e:?}"));
             let origin = Origin { run, seq, at: out.engine.now() };
             let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
-            Fork { id, origin, limits: none(), spec, counts: Default::default(), state: Vec::new() }.into()
+            Fork {
+                id,
+                origin,
+                limits: none(),
+                name: None,
+                spec,
+                counts: Default::default(),
+                state: Vec::new(),
+            }
+            .into()
         }
         25 => {
             let namespace = if rng.chance(50) { "shared".to_owned() } else { out.namespace_of(runs.agents) };

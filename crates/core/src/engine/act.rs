@@ -9,7 +9,7 @@ use crate::{
         ActDetail, Entry, Kind, State, StepDetail,
         act::{PREFIX, plain},
     },
-    words::{AttemptNo, BudgetNo, Micros, RunNo, Seq},
+    words::{AttemptNo, BudgetNo, Micros, NanoUsd, RunNo, Seq, duration},
 };
 
 /// A verb with the name of who ordered it. The answer is the verb's own.
@@ -114,12 +114,17 @@ pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> 
     }
 }
 
-/// Describes a change of limits, as in `cost_nano_usd +1000000000, calls 20, no tokens`.
+/// Describes a change of limits as people type it, as in `usd +1.00, calls 20, no limit of tokens`.
 fn change(add: &Limits, set: &Limits, lift: &PerUnit<bool>) -> String {
+    let amount = |u: Unit, n: i64| match u {
+        Unit::CostNanoUsd => NanoUsd(n).to_string(),
+        Unit::WallMs | Unit::ActiveMs => duration::words(n),
+        Unit::Tokens | Unit::Calls | Unit::Loops | Unit::Restarts => n.to_string(),
+    };
     let unit = |u: Unit| {
-        let added = add[u].map(|n| format!("{} +{n}", u.name()));
-        let set = set[u].map(|n| format!("{} {n}", u.name()));
-        added.or(set).or_else(|| lift[u].then(|| format!("no {}", u.name())))
+        let added = add[u].map(|n| format!("{} +{}", u.word(), amount(u, n)));
+        let set = set[u].map(|n| format!("{} {}", u.word(), amount(u, n)));
+        added.or(set).or_else(|| lift[u].then(|| format!("no limit of {}", u.word())))
     };
     Unit::ALL.into_iter().filter_map(unit).collect::<Vec<_>>().join(", ")
 }
@@ -187,7 +192,7 @@ mod tests {
             (name.to_owned(), ActDetail { by: by.into(), about: about.map(str::to_owned) })
         };
         let wanted = [
-            act("raise", by, Some("cost_nano_usd +7, no tokens")),
+            act("raise", by, Some("usd +0.000000007, no limit of tokens")),
             act("stop", "page:4f2a91c0", None),
             act("cancel", by, Some("enough")),
         ];
@@ -223,8 +228,8 @@ mod tests {
             acts.map(|a| (a.what, a.detail.by, a.detail.about.unwrap_or_default())).collect::<Vec<_>>()
         };
         let told = |what: &str, by: &str, about: &str| (what.to_owned(), by.to_owned(), about.to_owned());
-        let first = told("set", "cli:ann@laptop", "cost_nano_usd 5 per day");
-        assert_eq!(acts(), [first.clone(), told("raise", "api:ci", "cost_nano_usd +7")]);
+        let first = told("set", "cli:ann@laptop", "usd 0.000000005 per day");
+        assert_eq!(acts(), [first.clone(), told("raise", "api:ci", "usd +0.000000007")]);
         for nano in 6..60 {
             set(nano);
         }

@@ -176,7 +176,7 @@ impl RaiseBudget {
             let Some(add) = self.add[unit] else { continue };
             let limit = limits[unit]
                 .filter(|_| UNITS.contains(&unit))
-                .ok_or_else(|| Error::BadLimit(format!("{} has no limit to add to; set one", unit.name())))?;
+                .ok_or_else(|| Error::BadLimit(format!("{} has no limit to add to; set one", unit.word())))?;
             let sum = limit.saturating_add(add);
             if sum < 0 {
                 return Err(Error::BadLimit(format!("{} would become {sum}", unit.name())));

@@ -11,6 +11,8 @@ pub enum Error {
     RunExists { id: String },
     #[error("run {id} cannot be carried to another store: {why}")]
     NotWhole { id: String, why: String },
+    #[error("another run of this command has begun meanwhile, number {newest}")]
+    NewerRun { newest: i64 },
     #[error("run {id} is held by {holder}")]
     RunHeld { id: String, holder: String, instance: InstanceNo },
     #[error("run {id} is {status}: nothing more can be opened in it")]
@@ -105,6 +107,7 @@ crate::error_facts! {
         Error::UnknownRun { .. } => "unknown_run" NotFound,
         Error::RunExists { .. } => "run_exists" Exists,
         Error::NotWhole { .. } => "run_not_whole" Conflict,
+        Error::NewerRun { .. } => "newer_run" Conflict,
         Error::RunHeld { .. } => "run_held" Forbidden,
         Error::RunEnded { .. } => "run_ended" Forbidden,
         Error::RunHalted { .. } => "run_halted" Forbidden,
@@ -161,6 +164,54 @@ impl Error {
         }
     }
 
+    /// Returns the id of the run that the error is about; `None` if the error names none.
+    pub fn run_id_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Error::UnknownRun { id }
+            | Error::RunExists { id }
+            | Error::RunHeld { id, .. }
+            | Error::RunEnded { id, .. }
+            | Error::RunHalted { id, .. }
+            | Error::NotRunning { id, .. }
+            | Error::LeaseLost { id, .. }
+            | Error::LabelEnded { id, .. }
+            | Error::UnknownEntry { id, .. }
+            | Error::UnknownStep { id, .. }
+            | Error::NotInDoubt { id, .. }
+            | Error::StepRunning { id, .. }
+            | Error::ToolRunning { id, .. }
+            | Error::ToolNotInDoubt { id, .. }
+            | Error::UnknownItem { id, .. }
+            | Error::ItemRunning { id, .. }
+            | Error::NotAJob { id }
+            | Error::UnknownSnapshot { id, .. }
+            | Error::UnknownAttempt { id, .. }
+            | Error::TooManyApprovals { id, .. } => Some(id),
+            Error::NewerRun { .. }
+            | Error::InstanceDead
+            | Error::HeartbeatMoved { .. }
+            | Error::AlreadySettled { .. }
+            | Error::AlreadyTaken { .. }
+            | Error::NotWithin { .. }
+            | Error::NoRetries { .. }
+            | Error::BadSnapshot { .. }
+            | Error::Conflict { .. }
+            | Error::Changed { .. }
+            | Error::ReadOnlyNamespace { .. }
+            | Error::Compacted { .. }
+            | Error::BadKeep { .. }
+            | Error::UnknownBudget { .. }
+            | Error::UnknownApproval { .. }
+            | Error::OtherArguments { .. }
+            | Error::AlreadyDecided { .. }
+            | Error::ApprovalExpired { .. }
+            | Error::BadApproval(_)
+            | Error::BadLimit(_)
+            | Error::NotLoaded(_)
+            | Error::Panicked { .. } => None,
+        }
+    }
+
     /// Returns a hint for a person about what to do; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -178,11 +229,17 @@ impl Error {
                     "name a point with `outlast snapshot {id} NAME`; an attempt's number or a time will do, too"
                 )
             }
-            Error::UnknownAttempt { id, .. } => format!("`outlast show {id}` lists its attempts"),
-            Error::NotAJob { .. } => "list batch jobs with `outlast jobs`".into(),
-            Error::RunHeld { id, .. } => {
-                format!("end it there, or with `outlast stop {id}`; or begin another with another id")
+            Error::UnknownAttempt { id, .. } => {
+                format!("`outlast show {id}` lists its attempts; an entry's number is given with --at")
             }
+            Error::UnknownEntry { id, .. } => format!("`outlast journal {id}` lists its entries"),
+            Error::NotAJob { id } => format!(
+                "`outlast jobs` lists batch jobs; what was said in any run prints `outlast export {id} --transcript`"
+            ),
+            Error::RunHeld { id, .. } => format!(
+                "see what it does with `outlast logs {id}` or `outlast attach {id}`, or end it with `outlast stop {id}`; or \
+                 begin a second one beside it: `outlast run --new -- CMD`"
+            ),
             Error::RunEnded { .. } => "begin a new run: `outlast run --new -- CMD`".into(),
             Error::RunHalted { id, .. } => {
                 format!("`outlast show {id}` says which limit; raise it with `outlast budget {id}`")

@@ -25,6 +25,8 @@ pub enum Need {
     Numbers,
     Instance(InstanceNo),
     RunById(RunId),
+    /// Newest run with this command key.
+    OfCommand(String),
     /// The run, with its own envelope and every ancestor's, in the order of the envelopes' numbers.
     Run(RunNo),
     /// Every named budget, including removed ones.

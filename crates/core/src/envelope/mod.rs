@@ -97,8 +97,13 @@ impl Envelope {
 /// Most characters of a model's name that a refusal keeps.
 const MODEL: usize = 100;
 
-/// Calls like the refused one that a suggested raise has room for: a raise for one alone is refused again at once.
-const CALLS: i64 = 10;
+/// Fewest tokens, and fewest calls, loops or restarts, that a suggested raise adds.
+const TOKENS: i64 = 1_000;
+const TIMES: i64 = 10;
+
+/// One cent in nano-USD, and the fewest cents that a suggested raise adds.
+const CENT: i64 = 10_000_000;
+const CENTS: i64 = 10;
 
 /// Refusal of a call, a loop or a restart. Callers over HTTP get 402; people read its message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +122,9 @@ pub struct Refusal {
     /// is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
+    /// Word by which commands find the run whose budget refuses, where the refusal was told with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<Box<str>>,
     /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Box<Outage>>,
@@ -224,9 +232,10 @@ impl Refusal {
         Self { is_fee: true, ..Self::unpriced(feature, at) }
     }
 
-    /// Returns whether a person who resumes the run takes the halt back with it: it is no limit that needs room.
+    /// Returns whether a person who resumes the run takes the halt back with it: it is no limit of the run that needs room.
+    /// Whether a budget above it has room by then is found out anew.
     pub fn is_accepted_by_resuming(&self) -> bool {
-        matches!(self.code.as_str(), "diverged" | "no_progress")
+        self.whose.is_some() || matches!(self.code.as_str(), "diverged" | "no_progress")
     }
 
     /// Returns a message with the values that decided the refusal.
@@ -253,7 +262,13 @@ impl Refusal {
                 } else {
                     String::new()
                 };
-                let whose = self.whose.as_ref().map_or_else(|| "the run's budget".to_owned(), Whose::says);
+                let whose = match (&self.whose, &self.above) {
+                    (None, _) => "the run's budget".to_owned(),
+                    (Some(Whose::Parent(_)), Some(above)) => {
+                        format!("the budget of {above}, the run above it")
+                    }
+                    (Some(whose), _) => whose.says(),
+                };
                 format!(
                     "would exceed {whose}: needs {}, {} of {} left{doubt}",
                     u.show(self.needs),
@@ -296,6 +311,21 @@ impl Refusal {
         }
     }
 
+    /// Returns the amount by which a hint raises the limit, as it is typed: what is missing and half a call more, because a
+    /// call mostly costs less than it reserves; rounded up to an amount that people would type.
+    fn suggested_raise(&self, unit: Unit) -> String {
+        let short = (self.needs - self.free).max(1).saturating_add(self.needs / 2);
+        match unit {
+            Unit::CostNanoUsd => {
+                let cents = round(short.saturating_add(CENT - 1) / CENT).max(CENTS);
+                format!("{}.{:02}", cents / 100, cents % 100)
+            }
+            Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
+            Unit::Tokens => round(short).max(TOKENS).to_string(),
+            Unit::Calls | Unit::Loops | Unit::Restarts => round(short).max(TIMES).to_string(),
+        }
+    }
+
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
         if let Some(Outage { upstream, cause }) = self.outage.as_deref() {
@@ -322,24 +352,22 @@ impl Refusal {
         }
         match self.unit {
             Some(u) => {
-                let more = self.needs.saturating_mul(CALLS - 1);
-                let short = (self.needs - self.free).max(1).saturating_add(more);
-                let by = match u {
-                    Unit::CostNanoUsd => {
-                        // Whole cents, rounded up: an amount people would type.
-                        let cents = short.saturating_add(9_999_999) / 10_000_000;
-                        format!("{}.{:02}", cents / 100, cents % 100)
-                    }
-                    Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
-                    _ => short.to_string(),
-                };
+                let by = self.suggested_raise(u);
                 match &self.whose {
                     None => {
                         format!("raise it with `outlast budget {run} {} {by}`, then {resume}", u.raise_flag())
                     }
-                    Some(Whose::Parent(_)) => {
-                        format!("raise the budget of the run above it, which `outlast show {run}` names")
-                    }
+                    Some(Whose::Parent(_)) => match &self.above {
+                        Some(above) => {
+                            format!(
+                                "raise it with `outlast budget {above} {} {by}`, then {resume}",
+                                u.raise_flag()
+                            )
+                        }
+                        None => {
+                            format!("raise the budget of the run above it, which `outlast show {run}` names")
+                        }
+                    },
                     Some(Whose::Named { name, until, .. }) => {
                         let or = until.map_or_else(String::new, |at| format!("; {}", on_its_own(at)));
                         format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
@@ -381,6 +409,18 @@ impl Refusal {
                 "see `outlast show {run}`; `outlast resume {run}` accepts it: what it asks anew is paid"
             ),
             None => format!("see `outlast show {run}`"),
+        }
+    }
+}
+
+/// Rounds a number up to 1, 2 or 5 times a power of ten.
+fn round(number: i64) -> i64 {
+    let mut power = 1_i64;
+    loop {
+        let steps = [1, 2, 5].map(|step| power.saturating_mul(step));
+        match steps.into_iter().find(|step| *step >= number) {
+            Some(step) => return step,
+            None => power = power.saturating_mul(10),
         }
     }
 }
@@ -437,7 +477,7 @@ mod tests {
         );
         assert_eq!(
             r.hint("r"),
-            "raise it with `outlast budgets raise team-search --add-usd 4.07`; calls go on by themselves at \
+            "raise it with `outlast budgets raise team-search --add-usd 0.50`; calls go on by themselves at \
              2026-11-21T00:00Z"
         );
     }
@@ -452,8 +492,27 @@ mod tests {
         assert_eq!(r.message(), "would exceed the run's budget: needs 0.42 usd, 0.13 usd of 5.00 usd left");
         assert_eq!(
             r.hint("run_x"),
-            "raise it with `outlast budget run_x --add-usd 4.07`, then `outlast resume run_x`"
+            "raise it with `outlast budget run_x --add-usd 0.50`, then `outlast resume run_x`"
         );
+    }
+
+    /// Bug: a run that lacked 0.41 usd was told to add 5.31 usd. Consequence: whoever typed it bought ten times what was
+    /// missing. Cause: the raise had room for ten calls at the most that each could cost.
+    #[test]
+    fn a_suggested_raise_is_what_is_missing_rounded_up() {
+        let check = |unit: Unit, needs: i64, free: i64, wanted: &str| {
+            let refusal = Refusal { unit: Some(unit), needs, free, ..Refusal::default() };
+            assert_eq!(refusal.suggested_raise(unit), wanted, "{unit:?} {needs} {free}");
+        };
+        check(Unit::CostNanoUsd, 410_000_000, 0, "1.00");
+        check(Unit::CostNanoUsd, 410_000_000, 400_000_000, "0.50");
+        check(Unit::CostNanoUsd, 2_024_000, 0, "0.10");
+        check(Unit::CostNanoUsd, 8_000_000_000, 0, "20.00");
+        check(Unit::CostNanoUsd, i64::MAX, 0, "10000000000.00");
+        check(Unit::Tokens, 60, 10, "1000");
+        check(Unit::Tokens, 32_000, 0, "50000");
+        check(Unit::Calls, 1, 0, "10");
+        check(Unit::WallMs, 1, 0, "1h");
     }
 
     #[test]

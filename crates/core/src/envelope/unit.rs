@@ -34,6 +34,11 @@ impl Unit {
         self.facts().1
     }
 
+    /// Returns the word for this unit that people type, as in `--add-usd`.
+    pub fn word(self) -> &'static str {
+        self.raise_flag().trim_start_matches("--add-")
+    }
+
     fn facts(self) -> (&'static str, &'static str) {
         match self {
             Unit::CostNanoUsd => ("dollar_budget_exceeded", "--add-usd"),

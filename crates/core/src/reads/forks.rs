@@ -1,13 +1,15 @@
 //! Preparation of forks: the point at which a fork begins, and the state it takes along.
 
+use std::collections::BTreeSet;
+
 use crate::{
     engine::{Change, Error, Fork},
     envelope::Limits,
     journal::Counts,
-    reads::{items, places},
-    run::Origin,
+    reads::{items, places, runs},
+    run::{Origin, Spec},
     state::{At, Name, run_namespace},
-    store::{self, Store},
+    store::{self, RunFilter, RunView, Store},
     words::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -98,7 +100,20 @@ pub fn prepare(
         None if store.is_remote() => Vec::new(),
         None => known(store, &view.run.id, At::Time(origin.at), &id)?,
     };
-    Ok(Fork { id, origin, limits, spec: view.spec, counts, state })
+    let name = free_name(store, &view)?;
+    Ok(Fork { id, origin, limits, name: None, spec: Spec { name, ..view.spec }, counts, state })
+}
+
+/// Returns the name of a run's next fork, which no run has: the run's with `-fork`, and a number where that is taken. `None`
+/// if the run has no name.
+fn free_name(store: &dyn Store, view: &RunView) -> Result<Option<String>, store::Error> {
+    let Some(first) = view.spec.name.as_ref().map(|name| format!("{name}-fork")) else { return Ok(None) };
+    let mut taken = BTreeSet::new();
+    for other in runs::each(store, RunFilter::default()) {
+        taken.extend(other?.spec.name.filter(|name| name.starts_with(&first)));
+    }
+    let numbered = (2..).map(|no| format!("{first}-{no}"));
+    Ok(std::iter::once(first.clone()).chain(numbered).find(|name| !taken.contains(name)))
 }
 
 /// Returns whether an existing run is this fork. A name that has moved to another point makes another fork.

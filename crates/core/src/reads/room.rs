@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::{
     envelope::{BudgetView, Envelope, Refusal, Whose},
-    reads::runs,
-    run::Status,
-    store::{self, RunFilter, Store},
+    reads::{called::called, runs},
+    run::{Run, Status},
+    store::{self, RunFilter, RunView, Store},
     words::{Micros, RunId},
 };
 
@@ -22,6 +22,29 @@ pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelo
             let named = budgets.iter().find(|b| b.budget.name.as_str() == name);
             named.is_none_or(|b| fits(&b.envelope_at(now)))
         }
+    }
+}
+
+/// Returns the refusal told with the run above whose budget refuses, if it is a run's.
+pub fn told_with_above(store: &dyn Store, refusal: Refusal) -> Result<Refusal, store::Error> {
+    let Some(Whose::Parent(no)) = refusal.whose else { return Ok(refusal) };
+    let above = store.run(no)?.map(|view| called(&view).into());
+    Ok(Refusal { above, ..refusal })
+}
+
+/// Returns the refusal with which a run halts that waits for room in the budget of a run above it, when only a person gives
+/// that room: the run above does nothing more, and none of its calls is in flight. `None` for any other run.
+pub fn hopeless(store: &dyn Store, run: &Run) -> Result<Option<Refusal>, store::Error> {
+    let Some(refusal) = run.halt.as_ref().filter(|_| run.status == Status::Waiting) else { return Ok(None) };
+    let Some(Whose::Parent(no)) = refusal.whose else { return Ok(None) };
+    let goes_on = |above: RunView| {
+        matches!(above.run.status, Status::Running | Status::Waiting | Status::Sleeping)
+            || above.envelope.has_calls_in_flight()
+            || is_room(refusal, &[], Some(&above.envelope), refusal.at)
+    };
+    match store.run(no)?.is_none_or(goes_on) {
+        true => Ok(None),
+        false => told_with_above(store, refusal.clone()).map(Some),
     }
 }
 

@@ -152,6 +152,7 @@ pub fn resume_commands(view: &RunView, word: &str) -> Vec<String> {
     let resume = format!("outlast resume {word}");
     match (run.status, &run.halt) {
         (Status::Interrupted | Status::Failed, _) | (Status::Halted, None) => vec![resume],
+        (Status::Halted, Some(halt)) if halt.whose.is_some() => Vec::new(),
         (Status::Halted, Some(halt)) if halt.unit.is_some() => {
             // The hint names the command that raises the limit between its first two backquotes. A resumption takes
             // the same flag.

@@ -93,14 +93,17 @@ impl Attempt {
     }
 
     /// Returns whether the attempt ended by a death, rather than by a clean exit or a stop. A death counts as the
-    /// cause of a restart.
+    /// cause of a restart. A command that was not found (127), or that cannot be executed (126), never lived.
     pub fn died(&self) -> bool {
         self.exit.as_ref().is_some_and(|e| {
             !e.stopped
                 && !e.at_limit
                 && !e.for_room
                 && e.outage.is_none()
-                && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
+                && (e.lost
+                    || e.oom
+                    || e.signal.is_some()
+                    || e.code.is_some_and(|c| !matches!(c, 0 | 126 | 127)))
         })
     }
 }

@@ -28,6 +28,8 @@ pub enum Key<'a> {
     Numbers,
     Instance(InstanceNo),
     RunById(&'a RunId),
+    /// Newest run with this command key.
+    OfCommand(&'a str),
     Run(RunNo),
     Envelope(EnvelopeNo),
     /// Every named budget, including removed ones.
@@ -184,6 +186,7 @@ impl<'a> Rounds<'a> {
             Need::Numbers => self.ask(Key::Numbers),
             Need::Instance(no) => self.ask(Key::Instance(*no)),
             Need::RunById(id) => self.ask(Key::RunById(id)),
+            Need::OfCommand(key) => self.ask(Key::OfCommand(key)),
             Need::Run(no) => self.ask(Key::Run(*no)),
             Need::Budgets => self.ask(Key::Budgets),
             Need::Budget(no) => self.ask(Key::Budget(*no)),

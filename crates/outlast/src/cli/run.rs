@@ -21,14 +21,14 @@ use super::{
 ///
 /// The command is started under a proxy that counts and records its LLM calls. When it dies it is started
 /// again, and LLM calls that were already answered are replayed from the record and cost nothing.
-/// Typing the same line again in the same directory resumes an interrupted run.
+/// Typing the same line again in the same directory resumes an interrupted run; while it goes on, the line is refused.
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "outlast run [OPTIONS] [--] <CMD>...", after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
     /// The run to create, or to go on with
     #[arg(long, value_name = "ID", conflicts_with = "new")]
     pub run: Option<RunId>,
-    /// Start afresh although an interrupted run of this command is there
+    /// Start afresh although an unfinished run of this command is there
     #[arg(long)]
     pub new: bool,
     /// A readable name, which commands take in place of the id

@@ -15,9 +15,25 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };
+    let limits = &before.envelope.limits;
+    if let Some(unit) =
+        Unit::ALL.into_iter().find(|unit| raise.add[*unit].is_some() && limits[*unit].is_none())
+    {
+        return Err(no_limit(store, &before, unit, raise.add[unit].unwrap_or_default())?.into());
+    }
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     let after = store.run(before.run.no)?.unwrap_or_else(|| before.clone());
     print(&after, store.now()?, Some(before.run.status), page)
+}
+
+/// Returns the error of an addition to a limit that the run does not have.
+fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<CommandError, CliError> {
+    let parent = view.run.parent.filter(|_| unit.propagates()).map(|no| store.run(no)).transpose()?.flatten();
+    let limited = parent.filter(|parent| parent.envelope.limits[unit].is_some());
+    let above = limited.map(|parent| {
+        format!("outlast budget {} {} {}", called(&parent), unit.raise_flag(), amount(unit, add))
+    });
+    Ok(CommandError::NoLimit { run: called(view), unit, above })
 }
 
 fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {

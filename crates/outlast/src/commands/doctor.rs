@@ -203,7 +203,7 @@ fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
         return Ok(Finding::new("runs", Verdict::Well, "none interrupted"));
     }
     let at_least = if runs.len() == limit { "at least " } else { "" };
-    let named: Vec<String> = runs.iter().take(NAMED).map(|v| v.run.id.to_string()).collect();
+    let named: Vec<String> = runs.iter().take(NAMED).map(called).collect();
     let told =
         format!("{at_least}{} interrupted: {}", some(runs.len() as i64, "run"), listed(&named, runs.len()));
     Ok(Finding::new("runs", Verdict::Note, told)

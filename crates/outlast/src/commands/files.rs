@@ -386,7 +386,7 @@ fn bring_back(
     page: &mut Page,
 ) -> Result<u8, CliError> {
     let mut opened = Opened::new(store, context, run)?;
-    let (id, status) = (opened.view.run.id.clone(), opened.view.run.status);
+    let status = opened.view.run.status;
     if matches!(status, Status::Running | Status::Waiting | Status::Sleeping) {
         return Err(FilesError::InUse { run: called(&opened.view), status }.into());
     }
@@ -403,11 +403,11 @@ fn bring_back(
     let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
     let restored = opened.files.restore(&Asked { to, last, only, force })?;
     let effects = history::since(store, opened.view.run.no, from)?;
-    print(&id, &restored, &effects, page)
+    print(&opened.view, &restored, &effects, page)
 }
 
 fn print(
-    id: &RunId,
+    view: &RunView,
     restored: &Restored,
     effects: &[history::Effect],
     page: &mut Page,
@@ -416,13 +416,13 @@ fn print(
     if page.look.json {
         let changed: Vec<String> = restored.changed.iter().map(Change::shown).collect();
         page.json(&json!({
-            "run": id, "restored": restored.to, "saved": restored.saved, "changed": changed,
+            "run": view.run.id, "restored": restored.to, "saved": restored.saved, "changed": changed,
             "left": restored.left, "not_undone": effects,
         }))?;
         return Ok(code);
     }
     let count = some(restored.changed.len() as i64, "path");
-    page.line(&format!("{}  {count} brought back", page.look.paint(Paint::Strong, id.as_str())))?;
+    page.line(&format!("{}  {count} brought back", page.look.paint(Paint::Strong, &called(view))))?;
     for change in restored.changed.iter().take(SHOWN) {
         page.line(&format!("  {}", clean_line(&change.shown(), 76)))?;
     }
@@ -445,7 +445,7 @@ fn print(
             ))?;
         }
         if effects.len() > SHOWN {
-            page.line(&format!("  and {} more: `outlast journal {id}`", effects.len() - SHOWN))?;
+            page.line(&format!("  and {} more: `outlast journal {}`", effects.len() - SHOWN, called(view)))?;
         }
     }
     Ok(code)

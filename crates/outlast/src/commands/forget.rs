@@ -58,7 +58,7 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
     }
     for run in &forgotten {
         let ended = run.ended_at.map(time::moment).unwrap_or_default();
-        page.line(&format!("{}  {}  {ended}", run.id, run.status.name()))?;
+        page.line(&format!("{}  {}  {ended}", run.word, run.status.name()))?;
     }
     let what = if args.dry_run { "would be deleted" } else { "deleted" };
     Ok(page.line(&format!("{} {what}", some(forgotten.len() as i64, "run")))?)
@@ -67,6 +67,8 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 /// Facts about a run that decide whether it is deleted.
 struct Member {
     id: RunId,
+    /// Word by which people call it.
+    word: String,
     parent: Option<RunNo>,
     status: Status,
     ended_at: Option<Micros>,
@@ -128,15 +130,17 @@ impl Families {
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let known = self.newest();
         for view in runs::each(store, RunFilter::default()) {
-            let RunView { run, envelope, .. } = view?;
-            if run.no <= known {
+            let view = view?;
+            if view.run.no <= known {
                 break;
             }
+            let word = called(&view);
+            let RunView { run, envelope, .. } = view;
             let over_since = run.over_since();
             let is_long_ago = over_since.is_some_and(|at| at < self.ended_before);
             let stays = !is_long_ago || envelope.has_calls_in_flight();
             let (id, parent, status, ended_at) = (run.id, run.parent, run.status, over_since);
-            self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
+            self.runs.insert(run.no, Member { id, word, parent, status, ended_at, stays });
         }
         Ok(())
     }
@@ -254,7 +258,7 @@ pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
             let below = gone.len() as i64 - 1;
             let below =
                 if below > 0 { format!(", with {} below", some(below, "run")) } else { String::new() };
-            page.line(&format!("{}  deleted{below}", run.id))?;
+            page.line(&format!("{}  deleted{below}", run.word))?;
         }
         _ => page.line(&format!("{} deleted", some(gone.len() as i64, "run")))?,
     }

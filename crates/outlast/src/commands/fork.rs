@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use outlast_core::{
-    engine::{Amend, Snapshot},
+    engine::{self, Amend, Snapshot},
     envelope::Limits,
     reads::{
         self,
@@ -34,7 +34,7 @@ pub struct SnapshotArgs {
 /// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z\n  outlast fork nightly --at 12 --into ../nightly-again"
+    after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --name enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z\n  outlast fork nightly --at 12 --into ../nightly-again"
 )]
 pub struct ForkArgs {
     /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
@@ -52,6 +52,9 @@ pub struct ForkArgs {
     /// The fork's id; by default built from the other run's id and the point
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
+    /// The fork's name; by default the other run's with -fork, and a number where that is taken
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// Limit in dollars for the fork alone; the other run's limit still holds
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
     pub usd: Option<i64>,
@@ -127,19 +130,21 @@ fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Resu
     };
     let mut limits = Limits::default();
     limits[Unit::CostNanoUsd] = args.usd;
-    let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
+    let prepared = prepare(store, view.run.no, &point, id.clone(), limits)?;
+    let fork = engine::Fork { name: args.name.clone(), ..prepared };
     let (origin, has_command) = (fork.origin, fork.spec.command.is_some());
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     if page.look.json {
         page.json(&Fork::new(id, &view.run.id, origin, started.created))?;
         return Ok(started.run);
     }
-    let strong = page.look.paint(Paint::Strong, id.as_str());
+    let word = called(&find::view(store, started.run)?);
+    let strong = page.look.paint(Paint::Strong, &word);
     let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
     let was = if started.created { "" } else { ", which is there already" };
     page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", called(&view)))?;
     if has_command {
-        page.line(&format!("  → outlast resume {id}"))?;
+        page.line(&format!("  → outlast resume {word}"))?;
     }
     Ok(started.run)
 }

@@ -1,12 +1,18 @@
 //! The typed command line: parsed by its definition, with settings for what it leaves open.
 
-use std::ffi::OsString;
+use std::{
+    error::Error as _,
+    ffi::OsString,
+    num::{ParseIntError, TryFromIntError},
+};
 
 use clap::{
     Arg, ArgMatches, FromArgMatches as _,
-    error::{ContextKind, ContextValue},
+    builder::StyledStr,
+    error::{ContextKind, ContextValue, ErrorKind},
     parser::ValueSource,
 };
+use outlast_core::words::BadText;
 
 use super::{Cli, Command, Verb, command, config};
 use crate::{
@@ -87,11 +93,30 @@ fn in_our_words(mut error: clap::Error, args: &[OsString]) -> clap::Error {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg)
         && let Some((_, _, ours)) = MEANT.iter().find(|(of, flag, _)| flag == typed && is_of(of))
     {
-        error.remove(ContextKind::Suggested);
-        error.remove(ContextKind::TrailingArg);
         error.insert(ContextKind::SuggestedArg, ContextValue::String((*ours).to_owned()));
     }
+    // A flag behind `--` is no flag: it does not lead on.
+    error.remove(ContextKind::TrailingArg);
+    if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.iter().any(is_of_dashes))
+    {
+        error.remove(ContextKind::Suggested);
+    }
+    let is_number =
+        error.source().is_some_and(|why| why.is::<ParseIntError>() || why.is::<TryFromIntError>());
+    if is_number {
+        // The standard library's words tell what failed in the parser, and not what is wanted.
+        let told = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+        let (value, flag) = (told(ContextKind::InvalidValue), told(ContextKind::InvalidArg));
+        let why = BadText::new("a whole number", &value, "for example 20");
+        let message =
+            format!("invalid value '{value}' for '{flag}': {why}\n\nFor more information, try '--help'.\n");
+        return clap::Error::raw(ErrorKind::ValueValidation, message);
+    }
     error
+}
+
+fn is_of_dashes(tip: &StyledStr) -> bool {
+    tip.to_string().contains("as a value, use")
 }
 
 /// Resolves conflicts between options that exclude each other: a typed one wins over a setting.

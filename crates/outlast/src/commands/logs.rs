@@ -52,13 +52,14 @@ pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> R
     // With `--follow`, an attempt that has not begun yet is waited for.
     let may_come = args.follow && no >= newest(&attempts) && goes_on(store, &view.run)?;
     if !kept.contains(&no) && !may_come {
+        let newest = kept.last().map(|no| no.0);
         let kept = match kept.as_slice() {
             [] => format!("nothing is kept in {}", directory.display()),
             [first, .., last] => format!("those of attempts {} to {} are kept", first.0, last.0),
             [one] => format!("that of attempt {} is kept", one.0),
         };
         let run = called(&view);
-        return Err(CommandError::NoLog { run, attempt: no.0, kept }.into());
+        return Err(CommandError::NoLog { run, attempt: no.0, kept, newest }.into());
     }
     let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };
     let mut follower = Follower::new(&directory, no);

@@ -164,7 +164,15 @@ pub enum Command {
 
 /// The words of the command line, without settings.
 pub fn command() -> clap::Command {
-    headings::with_short_help(headings::with_headings(Cli::command()))
+    with_negative_numbers(headings::with_short_help(headings::with_headings(Cli::command())))
+}
+
+/// Returns the definition in which `-1` behind a flag is the flag's value, so that the flag's own words refuse it.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes = |arg: &clap::Arg| arg.get_long().is_some() && arg.get_action().takes_values();
+    command
+        .mut_args(|arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// Interval at which what is followed is read again.
@@ -462,6 +470,7 @@ pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let wait = &mut thread::sleep;
             on_stdout(context.look, |page| {
                 run(Desk { store: &*store, by: &by, context: &context, page, wait })
+                    .map_err(|e| e.called(&*store))
             })
         }
     }

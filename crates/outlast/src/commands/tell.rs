@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlast_core::engine::{Tell, Word};
 
 use super::{budget::commands, prelude::*};
-use crate::supervisor::strays;
+use crate::{program::error::RunError, supervisor::strays};
 
 /// Stop a run's agent and leave the run to be resumed
 #[derive(Args, Clone, Debug)]
@@ -47,6 +47,7 @@ const POLL: Duration = Duration::from_millis(200);
 pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) -> Result<u8, CliError> {
     let found = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Stop)?;
     let no = found.run.no;
+    check_goes_on(&found, "stop")?;
     store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
     let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
     let mut view = look_again()?;
@@ -72,6 +73,14 @@ pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) 
     };
     print(store, &view, found.run.status, &said, page)?;
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
+}
+
+/// Refuses a run that has ended. Errors: `Ended`.
+fn check_goes_on(view: &RunView, verb: &'static str) -> Result<(), RunError> {
+    match view.run.status {
+        status if status.is_ended() => Err(RunError::Ended { run: called(view), status, verb }),
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether a live driver has still to end the run. A run without one has stopped at once.
@@ -115,6 +124,9 @@ pub fn wake(args: &WakeArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, C
 pub fn cancel(args: &CancelArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let before = found.run.status;
+    if before != Status::Cancelled {
+        check_goes_on(&found, "cancel")?;
+    }
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(InName::of(by, Tell { run: found.run.no, word }), Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);

@@ -6,6 +6,7 @@ use outlast_view::{Digest, DigestRun, Standing, money};
 use crate::render::{
     amount::some,
     look::{clean, clean_line},
+    short::short_id,
     story::{asks, items, last_words, newest, waited},
     time,
 };
@@ -86,7 +87,7 @@ fn money_words(billed: &money::Billed, listed: &money::Listed, calls: i64) -> St
 fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
     let run = &told.run;
     let name = run.name.clone().or_else(|| run.job.as_ref().map(|job| job.name.clone()));
-    let name = clean_line(name.as_deref().unwrap_or(run.run.as_str()), 60);
+    let name = clean_line(name.as_deref().unwrap_or(short_id(run.run.as_str())), 60);
     let sign = match told.standing {
         Standing::Asks => "?",
         Standing::Stands => "■",

@@ -12,7 +12,7 @@ use std::io;
 
 use outlast_core::{
     engine,
-    store::{self, RunView},
+    store::{self, RunView, Store},
     words::{Class, Micros},
 };
 use serde::Serialize;
@@ -28,10 +28,11 @@ pub use self::{
     run::RunError,
 };
 use crate::{
-    program::{exit_code, say},
+    program::{exit_code, find, say},
     render::{
         amount::usd,
         look::{Look, Unwritten},
+        short,
         table::{Cell, Table},
         text::clean,
         time,
@@ -126,6 +127,18 @@ impl CliError {
     /// Returns an error of the command line: exit 2.
     pub fn usage(message: impl Into<String>, hint: Option<&str>) -> CliError {
         CliError::Usage { message: message.into(), hint: hint.map(Into::into) }
+    }
+
+    /// Returns the error with the run that it is about called as people call it: by its name, else by its short id.
+    #[must_use]
+    pub fn called(mut self, store: &dyn Store) -> CliError {
+        if let CliError::Store(store::Error::Engine(e)) = &mut self
+            && let Some(id) = e.run_id_mut()
+            && let Ok(Some(view)) = find::with_id(store, id)
+        {
+            *id = short::called(&view);
+        }
+        self
     }
 
     /// Returns the error's stable code, by which programs tell errors apart.
@@ -275,7 +288,7 @@ fn table(candidates: &[Candidate]) -> String {
     let mut table = Table::new(["run", "name", "status", ">usd", ">age"]);
     for c in candidates {
         table.row(vec![
-            Cell::whole(&c.run),
+            Cell::whole(short::short_id(&c.run)),
             c.name.clone().unwrap_or_default().into(),
             c.status.into(),
             usd(c.spent_nano_usd).into(),
@@ -323,7 +336,8 @@ mod tests {
             .into(),
             77,
             "run_held",
-            "error: run r is held by pid 4\nhint: end it there, or with `outlast stop r`; or begin another with another id",
+            "error: run r is held by pid 4\nhint: see what it does with `outlast logs r` or `outlast attach r`, or end it with \
+             `outlast stop r`; or begin a second one beside it: `outlast run --new -- CMD`",
         );
         check(
             store::Error::Open { place: "/x".into(), why: "no such directory".into() }.into(),

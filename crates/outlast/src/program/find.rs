@@ -39,9 +39,9 @@ pub enum Verb {
     Attach,
     /// The command changes a run that has not ended, for example the run's budget.
     Change,
-    /// Ends a run for good. If several runs are possible, the look-up fails instead of guessing.
+    /// Ends a run for good.
     End,
-    /// Removes runs that have ended. If several runs are possible, the look-up fails instead of guessing.
+    /// Removes runs that have ended.
     Remove,
 }
 
@@ -67,8 +67,11 @@ impl Verb {
         }
     }
 
-    fn guesses(self) -> bool {
-        !matches!(self, Verb::End | Verb::Remove)
+    /// Returns whether the verb takes the newest of several runs that fit the name as `rank` says: it only reads, or it
+    /// can act on none of them. A failed run is resumed alone, too: older ones of its name are history.
+    fn guesses(self, rank: Rank) -> bool {
+        let acts = rank.fits && (rank.lives || self == Verb::Remove);
+        rank.is_name && (self == Verb::Look || !acts)
     }
 }
 
@@ -94,10 +97,10 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 /// `run_`.
 ///
 /// Runs on which `verb` can act take precedence over others, and of these the ones that have not ended. If
-/// several runs of one name are left, the newest is taken, and a printed line says so.
+/// several runs of one name are left, a verb that reads takes the newest, and a printed line says so.
 ///
-/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb does not
-/// guess.
+/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb would change
+/// one of several runs.
 pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
     if let Some(view) = with_id(store, asked)? {
         return Ok(view);
@@ -128,7 +131,7 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
             }
         }
     }
-    if count > 1 && !(best.is_name && verb.guesses()) {
+    if count > 1 && !verb.guesses(best) {
         return Err(ambiguous(store, asked, &found, count)?);
     }
     let Some(view) = found.into_iter().next() else {
@@ -286,7 +289,7 @@ fn begins(view: &RunView, asked: &str) -> bool {
 }
 
 /// Returns the run with exactly this id.
-fn with_id(store: &dyn Store, id: &str) -> Result<Option<RunView>, store::Error> {
+pub fn with_id(store: &dyn Store, id: &str) -> Result<Option<RunView>, store::Error> {
     let Ok(id) = RunId::new(id) else { return Ok(None) };
     Ok(store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten())
 }

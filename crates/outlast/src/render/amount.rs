@@ -7,15 +7,7 @@ use super::time;
 
 /// Returns the unit as people type it: `usd`, `wall`.
 pub fn unit_word(unit: Unit) -> &'static str {
-    match unit {
-        Unit::CostNanoUsd => "usd",
-        Unit::Tokens => "tokens",
-        Unit::Calls => "calls",
-        Unit::Loops => "loops",
-        Unit::WallMs => "wall",
-        Unit::ActiveMs => "active",
-        Unit::Restarts => "restarts",
-    }
+    unit.word()
 }
 
 /// Formats a value in the unit's base (nano-USD, milliseconds, counts) without the unit's name: exact dollars,

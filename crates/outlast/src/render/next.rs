@@ -132,7 +132,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
         }
         Status::Completed => told("", "nothing: it is done", Vec::new()),
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
-            told("never started", "its command cannot be started: correct it and type it again", resume())
+            told("never started", "its command cannot be started: correct it and type it again", Vec::new())
         }
         Status::Failed => go_on("resume", "mend why it failed, then resume it"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
@@ -201,7 +201,16 @@ fn waiting(view: &RunView, word: &str) -> Next {
                 raise.into_iter().collect(),
             )
         }
-        _ => told("room above it", text, Vec::new()),
+        _ => match &refusal.above {
+            Some(above) => {
+                let raise = refusal.hint(word).split('`').nth(1).map(str::to_owned);
+                let text = format!(
+                    "it waits for room in the budget of {above}, the run above it, and goes on by itself"
+                );
+                told("room above it", &text, raise.into_iter().collect())
+            }
+            None => told("room above it", text, Vec::new()),
+        },
     }
 }
 
@@ -217,6 +226,11 @@ fn halted(view: &RunView, id: &str) -> Next {
             let hint = halt.hint(id);
             let raise = || hint.split('`').nth(1).map(str::to_owned).into_iter().collect();
             let commands = if resume.is_empty() { raise() } else { resume };
+            if let Some(above) = &halt.above {
+                let resume = format!("outlast resume {id}");
+                let text = format!("give {above}, the run above it, room, then resume it");
+                return told("room above it, resume", &text, commands.into_iter().chain([resume]).collect());
+            }
             told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
         }
         None if halt.code == "diverged" => told(

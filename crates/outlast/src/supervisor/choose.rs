@@ -6,18 +6,18 @@ use std::{
 };
 
 use outlast_core::{
-    engine::Start,
+    engine::{self, Start},
     envelope::{Limits, Unit},
     journal::Payload,
     price::has_family,
     run::{Command, KeptFiles, Looping, Masks, Policy, Prices, Pty, Spec, Status, Supervision, Unpriced},
-    store::{Ask as _, Durability, RunFilter, RunView, Store},
+    store::{self, Ask as _, Durability, RunFilter, RunView},
     words::{RunId, RunNo, clock::random},
 };
 
 use outlast_server::node::Node;
 
-use super::drive::iterate;
+use super::{check_free, drive::iterate};
 use crate::{
     agent::{self, Choice},
     cli::RunArgs,
@@ -48,25 +48,31 @@ pub fn run(
 ) -> Result<RunView, CliError> {
     let store = node.store().as_ref();
     let key = command_key(args, context, begun_with.parent);
+    let line = Line { node, key, name: args.name.as_deref() };
+    let mut seen = None;
     if let Some(id) = &args.run {
         if let Some(no) = store.run_no(id)? {
             let view = find::view(store, no)?;
             same_command(args, &view)?;
+            check_free(node, &view)?;
             say_what_stays(args, context, &view);
             return Ok(view);
         }
-    } else if !args.new
-        && let Some(view) = unfinished_of(node, &key, args.name.as_deref())?
-    {
-        if view.run.status != Status::Halted {
-            let id = called(&view);
-            let how = if view.run.status == Status::Sleeping { "sleeping" } else { "interrupted" };
-            say(&format!("resuming {id}, the {how} run of this command (--new starts afresh)"));
-            say_what_stays(args, context, &view);
+    } else if !args.new {
+        let (newest, unfinished) = line.search()?;
+        if let Some(view) = unfinished {
+            check_free(node, &view)?;
+            if view.run.status != Status::Halted {
+                let id = called(&view);
+                let how = if view.run.status == Status::Sleeping { "sleeping" } else { "interrupted" };
+                say(&format!("resuming {id}, the {how} run of this command (--new starts afresh)"));
+                say_what_stays(args, context, &view);
+            }
+            return Ok(view);
         }
-        return Ok(view);
+        seen = Some(newest);
     }
-    create(args, context, store, begun_with, key)
+    create(args, context, &line, begun_with, seen)
 }
 
 /// Settings stored with a new run, so that its resumption uses the same.
@@ -130,40 +136,53 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     }
 }
 
-/// Finds the one unfinished run of this command in this directory that nobody drives. With `name`, only runs
-/// of that name count.
-///
-/// Errors: several such runs exist.
-fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<RunView>, CliError> {
-    // Finished runs are not read: a command has as many as it has been run.
-    let of = |status| {
-        let command_key = Some(key.to_owned());
-        node.store().runs(&RunFilter {
-            status: Some(status),
-            command_key,
-            limit: MOST,
-            ..RunFilter::default()
-        })
-    };
-    if !of(Status::Running)?.is_empty() || !of(Status::Waiting)?.is_empty() {
-        // The process that drove it may have died where we cannot see it, for example in a container killed a
-        // moment ago.
-        node.await_verdicts()?;
-    }
-    let mut found = Vec::new();
-    for status in [Status::Interrupted, Status::Halted, Status::Sleeping] {
-        found.extend(of(status)?);
-    }
-    found.retain(|v| name.is_none_or(|name| v.spec.name.as_deref() == Some(name)));
-    found.sort_by_key(|v| std::cmp::Reverse(v.run.no));
-    match found.len() {
-        0 => Ok(None),
-        1 => Ok(found.into_iter().next()),
-        n => {
-            let first: Vec<String> =
-                found.iter().take(5).map(|v| format!("{} ({})", short(v), v.run.status.name())).collect();
-            Err(RunError::SeveralRuns { count: n, first }.into())
+/// A command line, by which its run is found again.
+struct Line<'a> {
+    node: &'a Node,
+    /// The command in its directory: see [`command_key`].
+    key: String,
+    /// Only runs of this name count; `None`: all of the command.
+    name: Option<&'a str>,
+}
+
+impl Line<'_> {
+    /// Finds the one unfinished run of this command in this directory: the one that nobody drives, else the newest that
+    /// goes on. Returns it with the newest run of the command that the search has seen.
+    ///
+    /// Errors: several such runs exist that nobody drives.
+    fn search(&self) -> Result<(RunNo, Option<RunView>), CliError> {
+        let of_command = RunFilter { command_key: Some(self.key.clone()), limit: 1, ..RunFilter::default() };
+        let newest = self.node.store().runs(&of_command)?.first().map_or(RunNo(0), |view| view.run.no);
+        let driven = [Status::Running, Status::Waiting];
+        if !self.runs(&driven)?.is_empty() {
+            // The process that drove it may have died where we cannot see it, for example in a container killed a
+            // moment ago.
+            self.node.await_verdicts()?;
         }
+        let resumable = self.runs(&[Status::Interrupted, Status::Halted, Status::Sleeping])?;
+        if resumable.len() > 1 {
+            let first = resumable.iter().take(5).map(|v| format!("{} ({})", short(v), v.run.status.name()));
+            return Err(RunError::SeveralRuns { count: resumable.len(), first: first.collect() }.into());
+        }
+        let found = if resumable.is_empty() { self.runs(&driven)? } else { resumable };
+        Ok((newest, found.into_iter().next()))
+    }
+
+    /// Returns the runs of this line that have one of the statuses, newest first. Finished runs are not read: a command has
+    /// as many as it has been run.
+    fn runs(&self, statuses: &[Status]) -> Result<Vec<RunView>, CliError> {
+        let mut found = Vec::new();
+        for status in statuses {
+            found.extend(self.node.store().runs(&RunFilter {
+                status: Some(*status),
+                command_key: Some(self.key.clone()),
+                limit: MOST,
+                ..RunFilter::default()
+            })?);
+        }
+        found.retain(|v| self.name.is_none_or(|name| v.spec.name.as_deref() == Some(name)));
+        found.sort_by_key(|v| std::cmp::Reverse(v.run.no));
+        Ok(found)
     }
 }
 
@@ -193,13 +212,16 @@ fn price_is_known(
     }
 }
 
+/// Creates the run. `seen`: newest run of its command that a search has seen; if another has begun since, it searches again,
+/// and the run of another process that typed the same line is the one.
 fn create(
     args: &RunArgs,
     context: &Context,
-    store: &dyn Store,
+    line: &Line,
     begun_with: BegunWith,
-    key: String,
+    seen: Option<RunNo>,
 ) -> Result<RunView, CliError> {
+    let store = line.node.store().as_ref();
     if let Some(name) = args.env.iter().find(|name| keys::is_keys(name)) {
         return Err(CliError::usage(
             format!("--env {name}: a provider's key is never kept with a run"),
@@ -283,16 +305,29 @@ fn create(
         rules: named.as_ref().map(|p| p.rules.clone()),
         files: None,
     };
-    let start = Start {
+    let mut start = Start {
         id,
         limits: chosen.limits,
         policy,
         spec,
         parent: begun_with.parent,
-        command_key: Some(key),
+        command_key: Some(line.key.clone()),
         stdin,
+        seen,
     };
-    let started = store.ask(start, Durability::Synced).wait()?;
+    let started = loop {
+        match store.ask(start.clone(), Durability::Synced).wait() {
+            Err(store::Error::Engine(engine::Error::NewerRun { .. })) => {
+                let (newest, unfinished) = line.search()?;
+                if let Some(view) = unfinished {
+                    check_free(line.node, &view)?;
+                    return Ok(view);
+                }
+                start.seen = Some(newest);
+            }
+            started => break started?,
+        }
+    };
     let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
         None if begun_with.login.is_some() => login_words(&view),

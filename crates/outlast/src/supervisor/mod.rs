@@ -26,8 +26,8 @@ use std::{
 
 use outlast_core::{
     engine::{self, Amend, Hold, InName, Tell, Word, state::transaction::Conflicts},
-    envelope::Unit,
-    reads::{entries, runs},
+    envelope::{Refusal, Unit, Whose},
+    reads::{entries, room::is_room, runs},
     run::{Command, Run, Spec, Status, Unpriced},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::RunNo,
@@ -230,7 +230,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             return Err(RunError::NoCommand { run: called(&view) }.into());
         }
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
-            return Err(RunError::Ended { run: called(&view), status: view.run.status }.into());
+            return Err(
+                RunError::Ended { run: called(&view), status: view.run.status, verb: "resume" }.into()
+            );
         }
         if view.spec.is_shell_loop() {
             return Err(RunError::LoopScript { run: called(&view) }.into());
@@ -241,6 +243,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
         let view = take_over(&node, &by, view)?;
+        if view.spec.command.is_some() {
+            check_free(&node, &view)?;
+        }
         say_what_is_missing(&view, &context);
         let view = moved(store.as_ref(), view, args.cd.as_deref())?;
         let view = raised(store.as_ref(), &by, view, args.add)?;
@@ -350,6 +355,7 @@ fn mended(
 /// Leaves the store, also after an error: open calls become unknown at once, and no process has to wait for
 /// the lease to expire.
 fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
+    let done = done.map_err(|e| e.called(node.store().as_ref()));
     let left = node.leave();
     let code = done?;
     left?;
@@ -458,6 +464,17 @@ fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(),
 fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliError> {
     let run = &view.run;
     let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.is_accepted_by_resuming());
+    if let Some(halt) = halt.filter(|h| h.whose.is_some()) {
+        if has_room(store, halt)? {
+            store
+                .ask(
+                    InName::of(by, Tell { run: run.no, word: Word::Resume { diverged: None } }),
+                    Durability::Synced,
+                )
+                .wait()?;
+        }
+        return find::view(store, run.no);
+    }
     let is_stopped = view.spec.command.is_none() && run.status == Status::Interrupted && run.stop_requested;
     if halt.is_none() && !is_stopped {
         return Ok(view);
@@ -479,6 +496,15 @@ fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliErr
     let tell = Tell { run: run.no, word: Word::Resume { diverged } };
     store.ask(InName::of(by, tell), Durability::Synced).wait()?;
     find::view(store, run.no)
+}
+
+/// Returns whether the call that was refused would fit into the budgets above the run now.
+fn has_room(store: &dyn Store, refusal: &Refusal) -> Result<bool, CliError> {
+    let parent = match refusal.whose {
+        Some(Whose::Parent(no)) => store.run(no)?.map(|view| view.envelope),
+        _ => None,
+    };
+    Ok(is_room(refusal, &store.budgets()?, parent.as_ref(), store.now()?))
 }
 
 /// Takes over a run whose supervisor waits until a person has fixed the key or the quota: the person who resumes the
@@ -549,12 +575,29 @@ fn resumable(store: &dyn Store, status: Status) -> Result<Vec<RunView>, CliError
     Ok(found)
 }
 
+/// Takes the lease of a run that goes on for this process until it leaves, before anything is said or started.
+///
+/// Errors: `RunHeld` if another live process drives the run. A holder that cannot be seen from here may be dead, so this
+/// waits once until that is decided.
+fn check_free(node: &Node, view: &RunView) -> Result<(), CliError> {
+    let goes_on = matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping);
+    if goes_on && is_held(node, view.run.no)? {
+        node.await_verdicts()?;
+        hold(node, view.run.no)?;
+    }
+    Ok(())
+}
+
 /// Returns whether another live process holds the run and will wake it. If not, takes the lease for this
 /// process until it leaves.
 fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
-    match node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait() {
-        Ok(_) => Ok(false),
+    match hold(node, run) {
+        Ok(()) => Ok(false),
         Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
         Err(e) => Err(e.into()),
     }
+}
+
+fn hold(node: &Node, run: RunNo) -> Result<(), store::Error> {
+    node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait().map(drop)
 }

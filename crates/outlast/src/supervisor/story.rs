@@ -1,7 +1,10 @@
 //! Messages of the supervisor about a run: a death, the next attempt, the end.
 
+use std::io::Write as _;
+
 use outlast_core::{
-    envelope::Unit,
+    envelope::{Unit, Whose},
+    reads::room::told_with_above,
     run::attempt::{self, Attempt},
     store::{RunView, Store},
     words::{NanoUsd, RunNo},
@@ -55,11 +58,12 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
         },
     ];
     if view.run.replayed > 0 {
-        parts.push(format!(
-            "{} replayed ({} usd saved)",
-            some(view.run.replayed, "answer"),
-            NanoUsd(view.run.saved_nano_usd)
-        ));
+        // What a fork shares has no cost of its own that it saved.
+        let saved = match view.run.saved_nano_usd {
+            0 => String::new(),
+            saved => format!(" ({} usd saved)", NanoUsd(saved)),
+        };
+        parts.push(format!("{} replayed{saved}", some(view.run.replayed, "answer")));
     }
     let doubt = view.envelope.doubt.cost();
     if doubt > 0 {
@@ -109,10 +113,16 @@ pub fn nothing_metered(view: &RunView, tools: usize) {
 }
 
 /// Prints which budget the run waits for, and what makes room in it.
-pub fn waits(view: &RunView) {
-    let Some(refusal) = &view.run.halt else { return };
+pub fn waits(store: &dyn Store, view: &RunView) -> Result<(), CliError> {
+    let Some(refusal) = view.run.halt.clone() else { return Ok(()) };
+    let refusal = told_with_above(store, refusal)?;
     say(&format!("waiting for room ({}): {}", refusal.code, refusal.message()));
-    say(&format!("hint: {}", refusal.hint(&called(view))));
+    let hint = match refusal.whose {
+        Some(Whose::Parent(_)) => refusal.hint_then(&called(view), "it goes on by itself"),
+        _ => refusal.hint(&called(view)),
+    };
+    say(&format!("hint: {hint}"));
+    Ok(())
 }
 
 /// Prints why the run is halted, and what lets it go on.
@@ -155,7 +165,8 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
     if is_behind {
         line(&told.to_string());
     } else {
-        println!("{told}");
+        // A reader that had enough is no failure of the run.
+        let _ = writeln!(std::io::stdout(), "{told}");
     }
     Ok(())
 }

@@ -8,10 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use outlast_core::{
-    store::{RunView, Store},
-    words::RunId,
-};
+use outlast_core::store::{RunView, Store};
 use outlast_process::{
     cgroup::{self, ParentGroup},
     end_tree::{end_rest, end_tree},
@@ -30,7 +27,7 @@ use crate::{
     disk,
     program::{context::Context, error::CliError, find, mark::Mark, say::say},
     proxy_setup,
-    render::amount::some,
+    render::{amount::some, short::called},
 };
 
 /// Ends every process that earlier attempts of the run left running, including those of a supervisor that has died.
@@ -117,8 +114,8 @@ pub fn stand(alone: bool) -> io::Result<()> {
 
 /// Informs the guardian of the attempt that begins. `left`: file in which the next attempt finds the
 /// processes of tools that were ended.
-pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
-    let told = AttemptFacts { run: run.to_string(), groups: hold.groups(), keep: hold.keep.clone(), left };
+pub fn tell(view: &RunView, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
+    let told = AttemptFacts { run: called(view), groups: hold.groups(), keep: hold.keep.clone(), left };
     guardian::tell(&serde_json::to_string(&told)?)
 }
 
@@ -140,7 +137,7 @@ fn bereaved(end: &Bereaved) {
     }
     if was_killed {
         let run = read(&end.told).run;
-        say(format!("hint: go on with it: outlast resume {run}").trim_end());
+        say(format!("hint: go on with it: `outlast resume {run}`").trim_end());
     }
 }
 

@@ -224,3 +224,36 @@ fn agent_that_gives_up_while_anothers_call_holds_the_room_begins_again_without_a
     run.done().code(0).tells(&["no room for its calls while others' are in flight", "completed"]);
     assert_eq!(bed.spent("one", "restarts"), 0);
 }
+
+// Bug: a fork of a halted run had its origin's name, and waited for ever once it was resumed. Consequence: `show` and `budget`
+// of that name meant the fork, and no command was told that gives it room. Cause: the spec was copied whole, and a run waits
+// for a budget above its own whatever became of that run.
+#[test]
+fn a_fork_of_a_halted_run_has_a_name_of_its_own_and_halts_until_its_origin_has_room() {
+    let bed = Bed::with_mock(&USAGE);
+    let run = script(&bed, &["--name", "orig", "--usd", ONE, "--admit-wait", "1s"], THREE_CALLS, &["x"]);
+    bed.run(run).code(75);
+    let told = bed.does(&["fork", "orig", "--at", "1"]).code(0);
+    told.tells(&["orig-fork  a fork of orig", "outlast resume orig-fork"]);
+    assert_eq!((bed.status("orig").as_str(), bed.status("orig-fork").as_str()), ("halted", "interrupted"));
+    let hint = "raise it with `outlast budget orig --add-usd 0.10`, then `outlast resume orig-fork`";
+    let halted = bed.does(&["resume", "orig-fork", "--admit-wait", "1s"]).code(75);
+    halted.tells(&["would exceed the budget of orig, the run above it", hint]);
+    assert_eq!(bed.show("orig-fork")["next"]["commands"][0], "outlast budget orig --add-usd 0.10");
+    // Without room nothing is started again.
+    let attempts = || bed.show("orig-fork")["attempts"].as_array().unwrap().len();
+    let before = attempts();
+    bed.does(&["resume", "orig-fork"]).code(75).tells(&[hint]);
+    assert_eq!(attempts(), before);
+    bed.does(&["budget", "orig-fork", "--add-usd", "0.10"])
+        .code(1)
+        .tells(&["outlast budget orig --add-usd 0.10"]);
+    bed.does(&["budget", "orig", "--add-usd", "0.10"]).code(0);
+    let done =
+        bed.does(&["resume", "orig-fork"]).code(0).tells(&["orig-fork · completed · ", "answers replayed"]);
+    assert!(!done.text.contains("saved"), "what it shares has no cost of its own: {}", done.text);
+    bed.does(&["fork", "orig", "--from-snapshot", "1", "--name", "other"])
+        .code(0)
+        .tells(&["other  a fork of orig"]);
+    bed.does(&["fork", "orig", "--at", "0"]).code(0).tells(&["orig-fork-2  a fork of orig"]);
+}

@@ -2,7 +2,7 @@
 
 use crate::{
     agents::{Calls, KINDS, Kill, Kind, UP_UNTIL_GO, shell},
-    bed::{Bed, each},
+    bed::{Bed, Proc, each, until},
 };
 
 const N: u32 = 5;
@@ -106,6 +106,49 @@ fn typing_the_same_command_again_resumes_what_a_death_interrupted() {
     // The run is completed: the same command typed once more begins another run.
     bed.run(agent.under(&bed, &[])).code(0);
     assert_eq!(bed.paid(), 2 * N as usize);
+}
+
+#[test]
+fn same_line_is_refused_while_its_run_goes_on() {
+    // Bug: `outlast run --name twin -- CMD`, typed again while its run went on, began a second run.
+    // Consequence: two agents did one work, each with a whole budget. Cause: only runs that nobody drove were looked for.
+    let bed = Bed::without_mock();
+    let first = bed.start(shell(&bed, &["--name", "twin"], UP_UNTIL_GO));
+    bed.until_file("up");
+    let holder = format!("run twin is held by outlast run (pid {} on", first.supervisor());
+    let refused = bed.run(shell(&bed, &["--name", "twin"], UP_UNTIL_GO)).code(77);
+    refused.tells(&[&holder, "outlast logs twin", "outlast attach twin", "outlast run --new -- CMD"]);
+    // A line without a name means every run of its command.
+    bed.run(shell(&bed, &[], UP_UNTIL_GO)).code(77).tells(&[&holder]);
+    let second = ["--name", "other"];
+    let others = [&second[..], &["--new"]].map(|flags| bed.start(shell(&bed, flags, UP_UNTIL_GO)));
+    bed.until_lines("up", 3);
+    bed.write("go", "");
+    for run in others.into_iter().chain([first]) {
+        run.done().code(0);
+    }
+    bed.run(shell(&bed, &["--name", "twin"], UP_UNTIL_GO)).code(0);
+    assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn of_lines_that_are_typed_at_once_one_begins_a_run() {
+    let bed = Bed::without_mock();
+    let mut typed: Vec<Proc> = (0..4).map(|_| bed.start(shell(&bed, &[], UP_UNTIL_GO))).collect();
+    let codes = until("the others are refused", || {
+        let ended = typed.iter_mut().filter_map(|one| one.child.try_wait().unwrap());
+        let codes: Vec<i32> = ended.filter_map(|status| status.code()).collect();
+        (codes.len() == 3).then_some(codes)
+    });
+    assert_eq!(codes, [77; 3]);
+    bed.until_lines("up", 1);
+    bed.write("go", "");
+    for mut one in typed {
+        let code = one.child.wait().unwrap().code().unwrap();
+        assert!([0, 77].contains(&code), "{}", one.output());
+    }
+    assert_eq!(bed.text("up").lines().count(), 1);
+    assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 1);
 }
 
 #[test]

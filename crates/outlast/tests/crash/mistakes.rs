@@ -146,3 +146,44 @@ fn agent_that_ends_twice_in_the_same_way_before_any_call_is_not_started_again() 
     bed.run(shell(&bed, &["--run", "further"], further)).code(0);
     assert_eq!(bed.spent("further", "restarts"), 2);
 }
+
+// Bug: `outlast run -- CMD | head` restarted the agent five times. Consequence: each life paid for what nobody read.
+// Cause: an end by SIGPIPE is a death like others, and nobody looked whether the reader is there.
+#[test]
+fn agent_that_ends_because_nobody_reads_its_output_is_not_started_again() {
+    let bed = Bed::without_mock();
+    let mut run = shell(&bed, &["--run", "r"], "while echo line; do :; done; kill -PIPE $$");
+    let (reader, writer) = std::io::pipe().unwrap();
+    run.stdout(writer);
+    let mut run = run.stderr(std::process::Stdio::null()).spawn().unwrap();
+    drop(reader);
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    assert_eq!(
+        (bed.status("r").as_str(), bed.show("r")["attempts"].as_array().unwrap().len()),
+        ("interrupted", 1)
+    );
+}
+
+// Bug: a command that was never found was told as a death, with its own resumption as the way on. Consequence: a digest of
+// deaths that were none, and a hint that fails in the same way. Cause: every exit code but 0 counted as a death.
+#[test]
+fn command_that_was_never_found_did_not_die() {
+    let bed = Bed::without_mock();
+    for (name, words) in [("a", &["no-such-command"][..]), ("b", &["sh", "-c", "no-such-command"])] {
+        let mut run = bed.outlast(&["run", "--name", name, "--"]);
+        run.args(words);
+        bed.run(run).code(127);
+        assert_eq!(bed.show(name)["attempts"][0]["died"], false, "{name}");
+    }
+    let told =
+        bed.does(&["show", "a"]).code(0).tells(&["1 attempt, no death", "correct it and type it again"]);
+    assert!(!told.text.contains("outlast resume"), "{}", told.text);
+}
+
+#[test]
+fn next_attempt_is_told_only_where_there_is_one() {
+    let bed = Bed::without_mock();
+    let done = bed.run(shell(&bed, &["--run", "r", "--restarts", "0"], "kill -9 $$")).code(75);
+    assert!(!done.text.contains("attempt 2"), "{}", done.text);
+    done.tells(&["attempt 1 died (", "restart_budget_exceeded"]);
+}

@@ -258,9 +258,17 @@ fn an_unclear_word_lists_what_it_may_mean() {
     );
     let json: serde_json::Value = serde_json::from_str(&error.json()).unwrap();
     assert_eq!(json["error"]["candidates"][1]["run"], "res-1");
-    // A name means the newest run, but never for a verb that ends runs for good.
+    // A name means the newest run, but never for a verb that would change one of them.
     assert!(shown(&story, "outlast budget day").starts_with("day"));
-    assert_eq!(refused(&story, "outlast cancel day").code(), "ambiguous_run");
+    for line in ["outlast budget day --add-usd 1", "outlast cancel day"] {
+        assert_eq!(refused(&story, line).code(), "ambiguous_run", "{line}");
+    }
+    // Of what has ended the newest is told, and says why nothing is done.
+    for id in ["res-1", "res-2"] {
+        shown(&story, &format!("outlast cancel {id}"));
+    }
+    assert_eq!(refused(&story, "outlast cancel day").code(), "run_ended");
+    assert_eq!(refused(&story, "outlast rm day").code(), "ambiguous_run");
 }
 
 /// A run's name is used again night after night.

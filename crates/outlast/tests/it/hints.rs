@@ -150,7 +150,11 @@ fn other_errors_are_told_with_what_leads_on() {
         (vec![], &["ls"][..], "outlast run -- CMD"),
         (vec![&done[..]], &["show", "nobody"], "outlast ls"),
         (vec![&done], &["resume", "r"], "outlast run --new -- CMD"),
-        (vec![&done], &["cancel", "r"], "outlast run --new -- CMD"),
+        (vec![&done], &["cancel", "r"], "outlast show r"),
+        (vec![&done], &["stop", "r"], "outlast show r"),
+        (vec![&done], &["logs", "r", "--attempt", "9"], "outlast logs r"),
+        (vec![&done], &["export", "r"], "outlast export r --transcript"),
+        (vec![&done], &["fork", "r", "--from-snapshot", "5"], "outlast show r"),
         (vec![&done], &["journal", "r", "9"], "outlast journal r"),
         (vec![&died, &lifted], &["rm", "r"], "outlast cancel r"),
         (vec![&died, &lifted], &["run", "--run", "r", "--", "true"], "outlast resume r"),
@@ -185,9 +189,13 @@ fn a_held_run_is_told_how_to_end_it() {
     });
     let told = String::from_utf8(bed.does(&words(&["resume", "r"]), state.path()).stderr).unwrap();
     let hint = told.split("hint: ").nth(1).unwrap_or_else(|| panic!("{told}"));
-    let typed = &ways(hint)[0][0];
-    assert_eq!(typed, &["stop", "r"]);
-    assert!(bed.does(typed, state.path()).status.success());
+    let typed: Vec<Vec<String>> = ways(hint).concat();
+    assert_eq!(
+        typed[..3],
+        [["logs", "r"], ["attach", "r"], ["stop", "r"]].map(|line| line.map(str::to_owned).to_vec())
+    );
+    assert!(bed.does(&typed[0], state.path()).status.success());
+    assert!(bed.does(&typed[2], state.path()).status.success());
     drop(driver);
 }
 

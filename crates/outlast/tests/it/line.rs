@@ -183,3 +183,21 @@ fn what_a_file_keeps_is_what_the_commands_tell() {
     let told = String::from_utf8(done.get_output().stdout.clone()).unwrap();
     assert!(told.contains("SQLite 3.") && told.contains("1 run interrupted: research-42"), "{told}");
 }
+
+#[test]
+fn what_is_no_number_is_refused_with_what_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    for (line, wanted) in [
+        ("budget r --add-usd -1", "not an amount"),
+        ("run --usd -1 -- true", "not an amount"),
+        ("logs r --lines x", "not a whole number: \"x\" (wanted for example 20)"),
+        ("journal r abc", "not a whole number: \"abc\" (wanted for example 20)"),
+        ("fork r --at x", "not a whole number: \"x\""),
+        ("show r --tail", "unexpected argument '--tail'"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (code, told) = fails(dir.path(), &words, &[]);
+        assert_eq!(code, 2, "{line}: {told}");
+        assert!(told.contains(wanted) && !told.contains("'-- "), "{line}: {told}");
+    }
+}

@@ -7,7 +7,7 @@
 
 use http::Response;
 use outlast_core::{
-    engine::{BudgetSet, Forget, Forgot, Named, Op, Outcome},
+    engine::{BudgetSet, Forget, Forgot, Fork, Named, Op, Outcome},
     journal::{Payload, Role},
     reads::{
         budgets,
@@ -170,7 +170,8 @@ fn carry_out(store: &dyn Store, by: String, op: Op) -> Result<Outcome, Error> {
                     fork.origin.seq
                 )));
             }
-            prepare(store, fork.origin.run, &point, fork.id, fork.limits)?.into()
+            let prepared = prepare(store, fork.origin.run, &point, fork.id, fork.limits)?;
+            Fork { name: fork.name, ..prepared }.into()
         }
         op => op,
     };

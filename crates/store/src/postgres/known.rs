@@ -140,6 +140,7 @@ impl Mark {
                 return Mark::Newest(run, kind, scope.to_owned(), key.to_owned(), upto);
             }
             Key::RunById(_)
+            | Key::OfCommand(_)
             | Key::Labelled(..)
             | Key::Namespace(_)
             | Key::State(_)
@@ -192,6 +193,7 @@ impl Known {
             Key::Numbers => into.numbers = Some(self.next_numbers()),
             Key::Instance(no) => one(&self.instances, no, into),
             Key::RunById(id) => all(&self.runs, into, |run| run.id == *id),
+            Key::OfCommand(key) => all(&self.runs, into, |run| run.command_key.as_deref() == Some(key)),
             Key::Run(no) => one(&self.runs, no, into),
             Key::Envelope(no) => one(&self.envelopes, no, into),
             Key::Budgets => all(&self.budgets, into, |_| true),

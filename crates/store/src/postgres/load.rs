@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use outlast_core::{
     engine::Numbers,
     envelope::Budget,
-    run::Attempt,
+    run::{Attempt, Run},
     store::{Error, load::Key},
     words::{EnvelopeNo, InstanceNo, Row, RunNo},
 };
@@ -63,6 +63,10 @@ impl Finder<'_> {
                 self.known.borrow_mut().numbers = Some(numbers);
             }
             Key::Budgets => self.rows::<Budget>("", params![]).await?,
+            Key::OfCommand(key) => {
+                let rest = "WHERE sha256(command_key) = sha256($1) ORDER BY no DESC LIMIT 1";
+                self.rows::<Run>(rest, params![key.as_bytes()]).await?;
+            }
             Key::Labelled(run, label) => {
                 let rest = "WHERE run_no = $1 AND sha256(label) = sha256($2)";
                 self.rows::<Attempt>(rest, params![run.0, label.as_bytes()]).await?;

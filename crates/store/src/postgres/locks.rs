@@ -179,6 +179,7 @@ pub fn run_of(need: &Need) -> Option<RunNo> {
         Need::Numbers
         | Need::Instance(_)
         | Need::RunById(_)
+        | Need::OfCommand(_)
         | Need::Budgets
         | Need::Budget(_)
         | Need::Windows(None)
@@ -210,7 +211,7 @@ fn add(need: &Need, is_new: bool, edges: &Edges, parts: &mut BTreeSet<Part>) -> 
     }
     let part = match need {
         Need::Instance(no) => Part::Instance(*no),
-        Need::Numbers | Need::RunById(_) | Need::Budgets if is_new => Part::Numbers,
+        Need::Numbers | Need::RunById(_) | Need::OfCommand(_) | Need::Budgets if is_new => Part::Numbers,
         Need::State(_) | Need::Transaction(_) | Need::Namespace(_) | Need::Compactable { .. } => Part::State,
         _ => return false,
     };

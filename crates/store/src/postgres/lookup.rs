@@ -222,6 +222,7 @@ fn search<'k>(key: &'k Key<'k>) -> Option<Search<'k>> {
         }
         Key::Numbers
         | Key::Budgets
+        | Key::OfCommand(_)
         | Key::Labelled(..)
         | Key::Position
         | Key::Namespace(_)

@@ -59,6 +59,12 @@ impl Finder<'_> {
                     l.extend(self.run(RunNo(no))?);
                 }
             }
+            Key::OfCommand(key) => {
+                let newest = "SELECT no FROM runs WHERE command_key = ?1 ORDER BY no DESC LIMIT 1";
+                if let Some(no) = maybe(self.conn, newest, (key,), |r| r.get(0))? {
+                    l.extend(self.run(RunNo(no))?);
+                }
+            }
             Key::Run(no) => l.extend(self.run(no)?),
             Key::Envelope(no) => l.extend(self.cached(|c| &mut c.envelopes, no, no.0)?),
             Key::Budgets => l.extend(self.budgets()?.iter().cloned()),

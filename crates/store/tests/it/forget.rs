@@ -202,6 +202,7 @@ pub fn a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks(s: &S
             id: RunId::new("fork").unwrap(),
             origin: Origin { run: a.run, seq: step, at: s.store().now().unwrap() },
             limits: Limits::default(),
+            name: None,
             spec: Spec::default(),
             counts: Counts::default(),
             state: Vec::new(),

@@ -4,6 +4,7 @@ use outlast_core::{
     engine::run::{
         end_attempt::Then,
         limits::Raise,
+        start::Start,
         tell::{Tell, Word},
     },
     envelope::unit::{Limits, PerUnit, Unit},
@@ -42,6 +43,26 @@ pub fn a_run_is_created_once_and_keeps_its_first_limits(s: &Stage) {
     assert_eq!(s.envelope(run).limits[Unit::CostNanoUsd], Some(500));
     assert_eq!(s.store().run_no(&RunId::new("r").unwrap()).unwrap(), Some(run));
     assert_eq!(s.store().run_no(&RunId::new("other").unwrap()).unwrap(), None);
+}
+
+/// Bug: one line that was typed twice at once began two runs, with two budgets. Consequence: two agents did one work.
+/// Cause: between the search for the line's run and the run's creation, another process created it.
+pub fn a_start_that_has_not_seen_the_newest_run_of_its_command_begins_nothing(s: &Stage) {
+    let begun_after = |id: &str, key: &str, seen: i64| {
+        s.ask(Start { seen: Some(RunNo(seen)), command_key: Some(key.into()), ..s.run(id).start })
+    };
+    let first = begun_after("a", "k", 0).unwrap().run;
+    // Runs of other commands may begin between the search and the start.
+    begun_after("b", "other", 0).unwrap();
+    s.run("c").create();
+    let second = begun_after("d", "k", first.0).unwrap().run;
+    for _ in ["before", "after"] {
+        let start = Start { seen: Some(first), command_key: Some("k".into()), ..s.run("e").start };
+        s.refuses("newer_run", start);
+        s.reopen();
+    }
+    assert_eq!(begun_after("d", "k", first.0).unwrap().run, second, "a run that is there is found");
+    assert!(begun_after("e", "k", second.0).unwrap().created);
 }
 
 pub fn a_run_with_a_negative_limit_or_an_unknown_parent_is_not_created(s: &Stage) {

@@ -18,6 +18,7 @@ macro_rules! stories {
         tests! { $bed;
             runs:
                 a_run_is_created_once_and_keeps_its_first_limits,
+                a_start_that_has_not_seen_the_newest_run_of_its_command_begins_nothing,
                 a_run_with_a_negative_limit_or_an_unknown_parent_is_not_created,
                 a_created_run_is_interrupted_until_an_attempt_begins,
                 an_ended_attempt_leaves_its_run_as_its_driver_says,

@@ -27,6 +27,9 @@ pub struct Fork {
     pub id: RunId,
     pub origin: Origin,
     pub limits: Limits,
+    /// Name that a person gave it; `None`: that of its spec.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Spec of the fork, the origin's: a job's fork is a job, and a command's fork goes on with the command.
     /// As text, a fork has only its point: the machine of the store prepares it.
     #[serde(skip)]
@@ -47,7 +50,7 @@ impl Fork {
     fn start(&self) -> Start {
         Start {
             limits: self.limits,
-            spec: self.spec.clone(),
+            spec: Spec { name: self.name.clone().or_else(|| self.spec.name.clone()), ..self.spec.clone() },
             parent: Some(self.origin.run),
             ..Start::new(self.id.clone())
         }

@@ -33,7 +33,7 @@ impl Raise {
         for unit in Unit::ALL {
             if let Some(add) = self.add[unit] {
                 let limit = envelope.limits[unit].ok_or_else(|| {
-                    Error::BadLimit(format!("{} has no limit to add to; set one", unit.name()))
+                    Error::BadLimit(format!("{} has no limit to add to; set one", unit.word()))
                 })?;
                 envelope.limits[unit] = Some(limit.saturating_add(add));
             }
@@ -62,6 +62,8 @@ impl Raise {
         let Some(halt) = &run.halt else { return Ok(true) };
         let envelope = l.envelope(run.envelope())?;
         Ok(match halt.unit {
+            // Its own budget did not halt it.
+            _ if halt.whose.is_some() => false,
             Some(Unit::WallMs) => guard::is_in_wall_time(l, run, now)?,
             Some(unit) => envelope.free(unit).is_none_or(|free| free > halt.free && free > 0),
             None => halt.moved.is_none(),

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// Idempotent on `id`: an existing run keeps its limits, policy and spec. Synced.
 /// Errors: `BadLimit` for a limit that is negative; `UnknownRun` for a parent that is not there; `RunHalted` for one that
-/// was moved.
+/// was moved; `NewerRun` if a run of the command has begun that the caller has not seen, where it says which it has.
 #[derive(Clone, Debug)]
 pub struct Start {
     pub id: RunId,
@@ -27,6 +27,9 @@ pub struct Start {
     pub command_key: Option<String>,
     /// Standard input of the command, which each attempt reads from its first byte; `None` if it was a terminal.
     pub stdin: Option<Payload>,
+    /// Newest run with this `command_key` that the caller has read, 0 if there was none. `None` if any other may begin
+    /// beside it.
+    pub seen: Option<RunNo>,
 }
 
 impl Start {
@@ -40,11 +43,13 @@ impl Start {
             parent: None,
             command_key: None,
             stdin: None,
+            seen: None,
         }
     }
 
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = vec![Need::Numbers, Need::RunById(self.id.clone()), Need::Budgets];
+        needs.extend(self.seen.and(self.command_key.clone()).map(Need::OfCommand));
         needs.extend(self.parent.into_iter().flat_map(|parent| [Need::Run(parent), Need::Spec(parent)]));
         needs
     }
@@ -59,6 +64,12 @@ impl Start {
             }
         }
         let Numbers { run: no, envelope: own, .. } = l.numbers()?;
+        let of_command = l.all::<Run>().filter(|run| run.command_key == self.command_key).map(|run| run.no);
+        if let (Some(seen), Some(newest)) = (self.seen, of_command.max())
+            && newest > seen
+        {
+            return Err(Error::NewerRun { newest: newest.0 });
+        }
         let mut charges = vec![own];
         if let Some(parent) = self.parent {
             // The parent's list already holds all its ancestors: no walk, here or at admission.

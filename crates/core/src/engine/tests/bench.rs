@@ -11,7 +11,7 @@ use crate::{
     journal::{Entry, Opening, Payload},
     memory::MemoryStore,
     price::Bound,
-    run::{Identity, Policy, Spec},
+    run::{Identity, Policy},
     store::{Ask, Durability, Error, Store},
     words::{
         AttemptNo, Digest, InstanceNo, ManualClock, MatchKey, Micros, RunId, RunNo, Seq, ServiceTier, Slot,
@@ -79,9 +79,7 @@ impl Bench {
     }
 
     pub fn start(&self, id: &str, limits: Limits, parent: Option<RunNo>, policy: Policy) -> RunNo {
-        let id = RunId::new(id).unwrap();
-        let spec = Spec::default();
-        let start = Start { id, limits, policy, spec, parent, command_key: None, stdin: None };
+        let start = Start { limits, policy, parent, ..Start::new(RunId::new(id).unwrap()) };
         let Started { run, .. } = self.store.ask(start, Durability::Synced).wait().unwrap();
         run
     }

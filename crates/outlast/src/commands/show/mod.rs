@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use outlast_core::{
     journal::approval,
-    reads::{self, called::called_now, lives::Drivers},
+    reads::{self, called::called_now, lives::Drivers, room::told_with_above},
     run::Run,
     store::ApprovalFilter as Filter,
     words::Outage,
@@ -138,11 +138,13 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, 
 impl Story {
     fn gather(
         store: &dyn Store,
-        view: RunView,
+        mut view: RunView,
         logs: Option<&Path>,
         lines: usize,
     ) -> Result<Story, CliError> {
         let no = view.run.no;
+        let halt = view.run.halt.clone().map(|halt| told_with_above(store, halt)).transpose()?;
+        view.run.halt = halt;
         let mut attempts = store.attempts(no)?;
         let drivers = Drivers::read(store, &attempts, identity::of_self().ok())?;
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();

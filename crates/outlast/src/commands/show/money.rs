@@ -74,8 +74,11 @@ impl Story {
             out.push(format!("failed    {cost} usd for {count}{lost}"));
         }
         if run.replayed > 0 {
-            let saved = usd(run.saved_nano_usd);
-            out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
+            let saved = match run.saved_nano_usd {
+                0 => String::new(),
+                saved => format!(": {} usd not paid again", usd(saved)),
+            };
+            out.push(format!("replayed  {}{saved}", some(run.replayed, "answer")));
         }
         out.extend(resume_tax::line(&self.tax).map(|line| format!("{line}{}", self.avoidable())));
         out.extend(self.journal.waiting.line());

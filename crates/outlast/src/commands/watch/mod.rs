@@ -28,7 +28,11 @@ use super::{
     prelude::*,
 };
 use crate::{
-    files::is_snapshot, guard, program::actor::actor, render::look::Look as Printed, supervisor::strays,
+    files::is_snapshot,
+    guard,
+    program::actor::actor,
+    render::look::{Look as Printed, Unwritten},
+    supervisor::strays,
 };
 
 /// Watch runs as they go, in the terminal
@@ -303,12 +307,13 @@ fn follow(
             let line = line(view, seen.now, look);
             if known.insert(view.run.no, line.clone()).as_ref() != Some(&line) {
                 match look.json {
-                    true => writeln!(out, "{line}")?,
-                    false => writeln!(out, "{}  {line}", time::moment(seen.now))?,
+                    true => writeln!(out, "{line}"),
+                    false => writeln!(out, "{}  {line}", time::moment(seen.now)),
                 }
+                .map_err(Unwritten)?;
             }
         }
-        out.flush()?;
+        out.flush().map_err(Unwritten)?;
         wait(LOOK);
     }
 }
@@ -319,7 +324,6 @@ fn line(view: &RunView, now: Micros, look: Printed) -> String {
         return json!(outlast_view::Run::new(view, now)).to_string();
     }
     let of = e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {}", usd(limit)));
-    let name = clean_line(view.spec.name.as_deref().unwrap_or_default(), 40);
     let calls = e.spent[Unit::Calls];
-    format!("{}  {name}  {}  {} usd{of}, {calls} calls", run.id, run.status.name(), usd(e.spent.cost()))
+    format!("{}  {}  {} usd{of}, {calls} calls", called(view), run.status.name(), usd(e.spent.cost()))
 }

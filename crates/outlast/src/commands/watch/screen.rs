@@ -206,8 +206,11 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     let unit = if view.spec.login.is_some() { " price in usd, not billed" } else { " usd" };
     money.push(Span::raw(format!("{unit}   {}", some(view.envelope.spent[Unit::Calls], "call"))));
     if run.replayed > 0 {
-        let (answers, saved) = (some(run.replayed, "answer"), usd(run.saved_nano_usd));
-        lines.push(Line::raw(format!(" {answers} replayed, {saved} usd saved")));
+        let saved = match run.saved_nano_usd {
+            0 => String::new(),
+            saved => format!(", {} usd saved", usd(saved)),
+        };
+        lines.push(Line::raw(format!(" {} replayed{saved}", some(run.replayed, "answer"))));
     }
     lines.push(Line::from(money));
     lines.extend(job(view).map(|job| Line::raw(format!(" {}", items(&job)))));

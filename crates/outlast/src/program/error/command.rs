@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use outlast_core::run::Status;
+use outlast_core::{envelope::Unit, run::Status};
 
 use crate::program::exit_code::{REFUSED, UNAVAILABLE};
 
@@ -23,11 +23,24 @@ pub enum CommandError {
     #[error("run {run} stays: a run above it, or below it, can go on")]
     RunStays { run: String },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
-    NoLog { run: String, attempt: i64, kept: String },
+    NoLog {
+        run: String,
+        attempt: i64,
+        kept: String,
+        /// Newest attempt of which a log is kept; `None` if none is.
+        newest: Option<i64>,
+    },
     #[error("`outlast {verb}` is a person's here, and this is a process of a run: {how}")]
     NotAPersons { verb: &'static str, how: String },
     #[error("no price is known for {model:?}: under a limit in usd its calls are refused")]
     PriceUnknown { model: String },
+    #[error("run {run} has no limit of {} to add to", .unit.word())]
+    NoLimit {
+        run: String,
+        unit: Unit,
+        /// Command that raises the budget above it which its calls are charged to; `None` if there is none.
+        above: Option<String>,
+    },
     #[error("{key:?} is not set in the context of {run}")]
     NotInContext { run: String, key: String },
     #[error("key {key:?} of agent {agent:?} is not there in namespace {namespace:?}{why}")]
@@ -58,6 +71,7 @@ impl CommandError {
             CommandError::NewestStays { .. } | CommandError::RunStays { .. } => ("run_stays", REFUSED),
             CommandError::NotAPersons { .. } => ("not_a_persons", REFUSED),
             CommandError::PriceUnknown { .. } => ("price_unknown", REFUSED),
+            CommandError::NoLimit { .. } => ("bad_limit", REFUSED),
             CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => ("no_such_key", REFUSED),
             CommandError::NoSuchCommit { .. } => ("no_such_commit", REFUSED),
             CommandError::NotInstalled { .. } => ("not_installed", UNAVAILABLE),
@@ -77,6 +91,11 @@ impl CommandError {
             CommandError::NotAttachable { run, .. } => {
                 return Some(format!(
                     "`outlast resume {run}` goes on with it, `outlast logs {run}` shows what it printed"
+                ));
+            }
+            CommandError::NoLog { run, newest: Some(newest), .. } => {
+                return Some(format!(
+                    "`outlast logs {run} --attempt {newest}` prints the newest that is kept"
                 ));
             }
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
@@ -100,6 +119,15 @@ impl CommandError {
             }
             CommandError::PriceUnknown { .. } => {
                 "take newer prices with `outlast prices update FILE --accept`, give it one with --prices FILE, or have it charged at twice the dearest of its family with --unpriced dearest: see docs/guides/prices.md"
+            }
+            CommandError::NoLimit { unit, above, .. } => {
+                let own = format!("--set-{} sets one", unit.word());
+                return Some(match above {
+                    Some(raise) => {
+                        format!("it spends of the budget of the run above it: `{raise}`; {own} of its own")
+                    }
+                    None => own,
+                });
             }
             CommandError::NotInContext { .. } => "`outlast ctx get` lists what is",
             CommandError::NoSuchKey { .. } => {

@@ -5,7 +5,7 @@ use std::io;
 use outlast_core::{envelope::Refusal, run::Status};
 
 use super::FilesError;
-use crate::program::exit_code::{FAILED, HALTED, REFUSED, UNAVAILABLE};
+use crate::program::exit_code::{FAILED, HALTED, REFUSED, UNAVAILABLE, USAGE};
 use outlast_process::{cgroup, start_error};
 
 #[derive(Debug, thiserror::Error)]
@@ -16,8 +16,13 @@ pub enum RunError {
         /// First few of the `count` runs, each as its id and status.
         first: Vec<String>,
     },
-    #[error("run {run} is {}: there is nothing to resume", .status.name())]
-    Ended { run: String, status: Status },
+    #[error("run {run} is {}: there is nothing to {verb}", .status.name())]
+    Ended {
+        run: String,
+        status: Status,
+        /// Verb that was typed: `resume`, `stop` or `cancel`.
+        verb: &'static str,
+    },
     #[error("no run of {directory} can go on by itself: the newest, {run}, is {}", .status.name())]
     NothingToResume { directory: String, run: String, status: Status },
     #[error("run {run} is halted{}", why(.halt.as_deref()))]
@@ -90,7 +95,7 @@ impl RunError {
             RunError::NotConfined { .. } => ("not_confined", UNAVAILABLE),
             RunError::NetNotConfined { .. } => ("net_not_confined", UNAVAILABLE),
             RunError::NoPlace { .. } | RunError::HereIsGone => ("no_directory", UNAVAILABLE),
-            RunError::WorkLeaves { .. } => ("work_leaves_the_run", UNAVAILABLE),
+            RunError::WorkLeaves { .. } => ("work_leaves_the_run", USAGE),
             RunError::NotIntercepted { .. } => ("not_intercepted", UNAVAILABLE),
             RunError::Supervisor(_) => ("supervisor", UNAVAILABLE),
             RunError::Strays { .. } => ("strays", UNAVAILABLE),
@@ -107,7 +112,8 @@ impl RunError {
                 let newest = first.first().and_then(|run| run.split(' ').next()).unwrap_or("RUN");
                 format!("go on with one by its id, as `outlast resume {newest}`, or begin another with `outlast run --new -- CMD`")
             }
-            RunError::Ended { .. } => "start it anew with `outlast run --new -- CMD`".into(),
+            RunError::Ended { verb: "resume", .. } => "start it anew with `outlast run --new -- CMD`".into(),
+            RunError::Ended { run, .. } => format!("`outlast show {run}` tells how it ended"),
             RunError::NothingToResume { run, status: Status::Failed, .. } => {
                 format!("`outlast resume {run}` takes it up again; `outlast show {run}` says why it failed")
             }

@@ -224,7 +224,12 @@ impl Driver {
                     }
                     let is_expected = watch.goes_on_itself && matches!(seen, Seen::Diverged { .. });
                     // A client that tries again is refused in the same words.
-                    let is_known = matches!(seen, Seen::Refused { .. }) && said.as_ref() == Some(&seen);
+                    let is_refused = matches!(seen, Seen::Refused { .. });
+                    let is_known = is_refused && said.as_ref() == Some(&seen);
+                    if is_refused {
+                        // A client may try again for ever. What cannot be read now is read at its next refusal.
+                        let _ = self.halts_if_hopeless().await;
+                    }
                     if !is_expected && !is_known {
                         note(&seen, &self.beat).await;
                         said = Some(seen);

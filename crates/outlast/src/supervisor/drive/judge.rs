@@ -1,6 +1,8 @@
 //! Decides what follows an attempt's end and records it: done, restart, stopped, given up, or failed at once because
 //! every further attempt would end so.
 
+use std::time::Duration;
+
 use outlast_core::{
     engine::{self, AwaitProvider, EndAttempt, run::end_attempt::Then},
     envelope::Unit,
@@ -14,6 +16,8 @@ use outlast_process::{
     exit::Exit,
     exit_policy::{self, DeathAt, Futile, Verdict},
 };
+use outlast_view::lines;
+use rustix::event::{PollFd, PollFlags};
 
 use super::{
     Driver, Life, Next,
@@ -172,6 +176,10 @@ impl Driver {
                 self.finish(status)?;
                 Ok(Next::Exit(code))
             }
+            Verdict::Restart(_) if ended_by_a_closed_pipe(exit) && reader_is_gone() => {
+                say("nobody reads its output any more, and the agent ended with that");
+                self.over(life, exit, Then::Interrupt { by_person: true }).await
+            }
             Verdict::Restart(_) => match self.futile(life, outcome, &attempts)? {
                 Some(why) => self.give_up(life, exit, ("not restarted: ", why), exit_code::FAILED).await,
                 None => self.restart(life, exit).await,
@@ -246,6 +254,12 @@ impl Driver {
         if self.conduct.is_some() {
             // The agent keeps its conversation itself, and asks for none of the recorded answers again.
             view.run.answers = 0;
+        }
+        // At a limit no attempt follows: the run halts at its claim.
+        let left = lines(&view, self.store.now()?).into_iter().filter(|line| is_checked_by_claim(line.unit));
+        if left.into_iter().any(|line| line.left.is_some_and(|left| left <= 0)) {
+            say(&format!("attempt {} died ({exit})", life.attempt));
+            return Ok(Next::Again(Duration::ZERO));
         }
         story::died(life.attempt.0, exit, wait, &view);
         Ok(Next::Again(wait))
@@ -323,6 +337,27 @@ impl Driver {
         let end = EndAttempt { run: self.view.run.no, attempt, instance, exit, active_ms, then };
         Ok(self.store.ask(end, durability).await?)
     }
+}
+
+/// Returns whether a limit of this unit keeps a next attempt from beginning.
+fn is_checked_by_claim(unit: Unit) -> bool {
+    match unit {
+        Unit::WallMs | Unit::ActiveMs | Unit::Restarts => true,
+        Unit::CostNanoUsd | Unit::Tokens | Unit::Calls | Unit::Loops => false,
+    }
+}
+
+/// Returns whether the exit means SIGPIPE: by the signal itself, or by a shell's exit code 141.
+fn ended_by_a_closed_pipe(exit: Exit) -> bool {
+    exit.signal == Some(13) || exit.code == Some(128 + 13)
+}
+
+/// Returns whether nobody reads this process's standard output any longer, as after `| head`.
+fn reader_is_gone() -> bool {
+    let stdout = std::io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = rustix::time::Timespec::default();
+    rustix::event::poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
 }
 
 /// Returns whether a usage limit that stands may have ended the attempt. Many an agent exits with 0 there; one that got

@@ -106,7 +106,7 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(RunError::NoCgroup)?;
-        strays::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
+        strays::tell(&self.view, &hold, self.directory.as_ref().map(|own| own.left()))?;
         self.beat.cut_off().find_by(&hold)?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::{self, Hold, Verb},
-    envelope::Whose,
-    reads::room::is_room,
+    engine::{self, Halt, Hold, Verb},
+    reads::room::hopeless,
     run::{Run, Status},
     store::{self, Ask as _, Durability},
     words::{InstanceNo, Micros, Outage, clock::random},
@@ -20,7 +19,7 @@ use super::{
 use crate::{
     program::{error::CliError, say::say},
     render::{short::called, time},
-    supervisor::story,
+    supervisor::{has_room, story},
 };
 
 /// Longest time between two checks of the wall clock, which counts while the machine is suspended. A stop or
@@ -137,8 +136,11 @@ impl Driver {
             if self.has_room(&view.run)? {
                 break;
             }
+            if self.halts_without_hope(&view.run).await? {
+                return self.finish(Status::Halted).map(Some);
+            }
             if !said {
-                story::waits(&view);
+                story::waits(self.store.as_ref(), &view)?;
                 said = true;
                 self.hold().await?;
             }
@@ -184,12 +186,20 @@ impl Driver {
 
     /// Returns whether the call that was refused would fit into the budgets now.
     fn has_room(&self, run: &Run) -> Result<bool, CliError> {
-        let Some(refusal) = &run.halt else { return Ok(true) };
-        let parent = match refusal.whose {
-            Some(Whose::Parent(no)) => self.store.run(no)?.map(|view| view.envelope),
-            _ => None,
-        };
-        Ok(is_room(refusal, &self.store.budgets()?, parent.as_ref(), self.store.now()?))
+        run.halt.as_ref().map_or(Ok(true), |refusal| has_room(self.store.as_ref(), refusal))
+    }
+
+    /// Halts a run that waits for room which only a person gives. Returns whether it did.
+    pub(super) async fn halts_without_hope(&self, run: &Run) -> Result<bool, CliError> {
+        let Some(refusal) = hopeless(self.store.as_ref(), run)? else { return Ok(false) };
+        self.store.ask(Halt { run: run.no, refusal }, Durability::Synced).await?;
+        Ok(true)
+    }
+
+    /// As [`Driver::halts_without_hope`], of the run as it is in the store.
+    pub(super) async fn halts_if_hopeless(&self) -> Result<bool, CliError> {
+        let view = story::view(self.store.as_ref(), &self.view)?;
+        self.halts_without_hope(&view.run).await
     }
 
     /// Returns the pause before the next attempt, so that runs that wait for one thing do not all return at once.
