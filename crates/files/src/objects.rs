@@ -206,7 +206,7 @@ impl Objects {
         let needed = self.mark(snapshots, &mut HashSet::new())?;
         let mut adding = other.add()?;
         for id in needed {
-            if let Err(e) = self.get(&id).and_then(|content| adding.put(&content)) {
+            if let Err(e) = self.get(&id).and_then(|content| adding.put(content)) {
                 adding.abandon();
                 return Err(e);
             }

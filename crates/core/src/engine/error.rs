@@ -169,6 +169,7 @@ impl Error {
         match self {
             Error::UnknownRun { id }
             | Error::RunExists { id }
+            | Error::NotWhole { id, .. }
             | Error::RunHeld { id, .. }
             | Error::RunEnded { id, .. }
             | Error::RunHalted { id, .. }
