@@ -116,7 +116,7 @@ class Build:
         self.tool("maturin", "build", *how, *package, "--compatibility", "manylinux_2_28", "--sbom-include", sbom)
         self.tool("maturin", "sdist", *package)
         # The last crate of a link says how all of it is optimised together: that of the wheel is small, and this one is compiled for size.
-        self.tool("cargo", "rustc", *how, "--package", "outlast", "--bin", "outlast", "--", "-Copt-level=3")
+        self.tool("cargo", "rustc", *how, "--package", "outlast", "--bin", "outlast", "--", "-Copt-level=2")
         binary = self.work / "outlast"
         self.tool("strip", "-o", binary, self.made / "outlast")
         return binary
