@@ -1,6 +1,7 @@
 """Items that fail, are late, or are to come slower."""
 
 import asyncio
+import collections.abc
 import threading
 import time
 
@@ -129,9 +130,9 @@ def test_a_rate_spaces_the_starts(rt):
 
 def test_a_first_result_that_cannot_be_recorded_stops_the_batch_and_a_later_one_fails_its_item(rt):
     ran = []
-    with pytest.raises(outlast.NotSerializable):
+    with pytest.raises(outlast.NotSerializable, match="item '0' of job j: a value of class .*object"):
         batch(rt, range(100), lambda i: ran.append(i) or object(), concurrency=1).wait()
-    assert ran == [0] and outlast.job("j", store=rt).counts["open"] == 1, "it is paid once, and pending"
+    assert ran == [0] and [item.key for item in outlast.job("j", store=rt).items("open")] == ["0"], "it is paid once, and pending"
     out = batch(rt, range(3), lambda i: object() if i == 1 else i, concurrency=1)
     assert [r.status for r in out] == ["done", "failed", "done"]
     assert isinstance(out.failed[0].error, outlast.NotSerializable)
@@ -147,8 +148,11 @@ def test_a_declared_result_that_cannot_be_recorded_is_told_before_any_call(rt):
     def open_to_all(i) -> "collections.abc.Mapping[str, typing.Any] | Nowhere":  # noqa: F821
         return {"i": i}
 
-    for fn, make in ((refused, outlast.map), (awaited, outlast.amap)):
-        with pytest.raises(outlast.NotSerializable, match="declares that it returns .*Unrecordable.*; nothing was called"):
+    def used_up(i) -> collections.abc.Iterator[int]:
+        pytest.fail("it was called")
+
+    for fn, make, cls in ((refused, outlast.map, "Unrecordable"), (awaited, outlast.amap, "Unrecordable"), (used_up, outlast.map, "Iterator")):
+        with pytest.raises(outlast.NotSerializable, match=f"declares that it returns .*{cls}.*; nothing was called"):
             make(range(3), fn, job="j", store=rt)
     assert [r.value for r in batch(rt, [1], open_to_all)] == [{"i": 1}]
 
@@ -160,8 +164,8 @@ class Unrecordable:
 def test_an_item_that_waits_for_its_turn_is_not_claimed(rt):
     out = batch(rt, range(8), Work(), rate="1/h", concurrency=8)
     assert next(out).value == 0
-    counts = outlast.job("j", store=rt).counts
-    assert (counts["done"], counts["open"]) == (1, 0), "a death of the process would be counted against it"
+    job = outlast.job("j", store=rt)
+    assert (job.counts["done"], list(job.items("open"))) == (1, []), "a death of the process would be counted against it"
 
 
 def test_an_error_that_cannot_say_itself_fails_its_item(rt):

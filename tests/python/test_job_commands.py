@@ -104,7 +104,7 @@ def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_res
     # The batch notes its active time with each heartbeat.
     until(lambda: json.loads(command("inspect", "j", "--json"))["job"]["left_ms"])
     told = json.loads(command("inspect", "j", "--json"))
-    assert (told["job"]["items"], told["job"]["done"], told["job"]["open"]) == (10, 3, 1)
+    assert (told["job"]["items"], told["job"]["done"], told["job"]["open"]) == (10, 3, 7), "they add up"
     assert "3 of 10 items ended" in command("inspect", "j")
     go.set()
     assert out.wait().stats.done == 10

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import subprocess
 from collections import Counter
 
 import pytest
 
 import outlast
 from outlast import JsonlStore, resume_or_start
+from conftest import outlast_program
 from jsonl_bed import DOCUMENTS, WHOLE, bed, unsynced  # noqa: F401
 
 # The article's program, but for the import line; around it a crash, and a count of the calls.
@@ -42,6 +44,27 @@ results = resume_or_start(
 for item in results:
     print(item)
 """
+
+
+# Bug: commands that messages name found nothing of a job over a file of results, and `--store` with that file told of damage.
+def test_a_file_of_results_names_its_store_and_its_job(bed, capfd):  # noqa: F811
+    with bed.start(budget=outlast.Budget(usd=1)) as results, pytest.raises(outlast.NothingMetered, match="10 items") as error:
+        list(results)
+    assert f"--no-limit usd --store {bed.path}.outlast.db" in error.value.hint
+    assert "input 0 is done and nothing was metered: the limit of 1.00 usd holds only" in capfd.readouterr().err
+
+    def command(*line):
+        return subprocess.run([outlast_program(), *map(str, line)], check=True, capture_output=True, text=True).stdout
+
+    assert "no calls" in command("spend", "--store", bed.path)
+    told = command("inspect", bed.path)
+    assert "10 of 20 items ended" in told and "open 10" in told
+    assert "docs" in command("inspect", "docs", "--store", bed.path)
+    # Of an input whose length nobody knows there may be more.
+    stream = bed.start(iter(DOCUMENTS), job="stream")
+    next(stream)
+    stream.close()
+    assert "of at least 1 item ended" in command("inspect", "stream", "--store", bed.path)
 
 
 def test_the_articles_program_pays_for_447_and_then_for_53(life, home):

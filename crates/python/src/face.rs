@@ -23,7 +23,7 @@ pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
             .map_err(|e| Failure::new("cannot_listen", format!("cannot listen on 127.0.0.1: {e}"), None))?;
         let address =
             listener.local_addr().map_err(|e| Failure::new("cannot_listen", e.to_string(), None))?;
-        let proxy = Proxy::new(core.node.clone(), entropy, config, None)?;
+        let proxy = Proxy::new(core.node.clone(), entropy, config, Some(embedded::tells_outages()))?;
         tokio::spawn(proxy.serve(listener, std::future::pending(), DRAIN));
         Ok(address)
     })

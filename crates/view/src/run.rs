@@ -6,7 +6,7 @@ use outlast_core::{
     envelope::{Evidence, Refusal, Unit},
     journal::job,
     reads::tightest::{self, Whose},
-    run::{self, Looping, Origin, Policy, rules::Rules},
+    run::{self, Looping, Origin, Policy, Status, rules::Rules},
     store::RunView,
     words::{Micros, RunId, Seq},
 };
@@ -73,12 +73,15 @@ shape! {
         name: String = job.name.clone();
         /// Number of items, those that no worker has claimed yet among them.
         items: i64 = c.wanted();
-        open: i64 = c.open;
+        /// Items that have not ended, those that no worker has claimed yet among them.
+        open: i64 = c.wanted() - c.ended();
+        /// Whether there may be more items: the input's length is not known, and the job is not completed.
+        is_at_least: bool = c.expected == 0 && c.total() > 0 && view.run.status != Status::Completed;
         done: i64 = c.done;
         failed: i64 = c.failed;
         dead: i64 = c.dead;
         skipped: i64 = c.skipped;
-        /// Items finished per minute of active time; `None` before any active time.
+        /// Items finished per minute of active time; `None` before `PACED_MS` of it.
         per_minute: Option<f64> = pace;
         /// Active time until the last item is finished, at that pace; `None` if nothing is left or no pace is known.
         left_ms: Option<i64> = left_ms(job, view, pace);
@@ -90,9 +93,12 @@ pub fn job(view: &RunView) -> Option<Job> {
     view.run.job.as_deref().map(|job| Job::new(job, view))
 }
 
+/// Shortest active time, in milliseconds, of which a pace is told: it is noted with the heartbeats, and items end between them.
+const PACED_MS: i64 = 1_000;
+
 fn pace(job: &job::Job, view: &RunView) -> Option<f64> {
     let (c, active_ms) = (&job.counts, view.envelope.spent[Unit::ActiveMs]);
-    (active_ms > 0).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
+    (active_ms >= PACED_MS).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
 }
 
 fn left_ms(job: &job::Job, view: &RunView, pace: Option<f64>) -> Option<i64> {

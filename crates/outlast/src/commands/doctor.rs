@@ -206,8 +206,16 @@ fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
     let named: Vec<String> = runs.iter().take(NAMED).map(called).collect();
     let told =
         format!("{at_least}{} interrupted: {}", some(runs.len() as i64, "run"), listed(&named, runs.len()));
-    Ok(Finding::new("runs", Verdict::Note, told)
-        .hint(Some("`outlast resume RUN`, or `outlast resume --all`".into())))
+    // A program with the engine inside is started by whoever started it first.
+    let own = runs.iter().filter(|view| view.spec.command.is_none()).count();
+    let hint = match own {
+        0 => "`outlast resume RUN`, or `outlast resume --all`",
+        all if all == runs.len() => "start their programs again: they go on where they were",
+        _ => {
+            "`outlast resume --all`; those of programs with the engine inside go on when these are started again"
+        }
+    };
+    Ok(Finding::new("runs", Verdict::Note, told).hint(Some(hint.into())))
 }
 
 fn listed(named: &[String], count: usize) -> String {

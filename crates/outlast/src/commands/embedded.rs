@@ -1,17 +1,21 @@
 //! Engine inside another program, such as the Python package: the store and proxy that `outlast serve` would
 //! have there. Variables and settings mean the same in both.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use outlast_core::envelope::Limits;
-use outlast_server::door::{Access, Config};
+use outlast_server::door::{Access, Config, Observer};
 
 use crate::{
     cli::shared::{Chosen, Globals, LimitArgs},
     commands::{Command, line},
-    program::{context::Context, error::CliError},
+    program::{context::Context, error::CliError, say::say},
     serve::{ServeArgs, settings},
     settings::{store_address::Durability, surroundings::Surroundings},
+    supervisor::provider::CurrentOutage,
 };
 
 /// Returns the context of this process and the store's durability. `place` is the store's address, `None` the default
@@ -32,6 +36,15 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let args = settings_of_serve(&context)?;
     let access = Access { api_token: Some(api_token.into()), loopback: true, ..Access::default() };
     settings::of_proxy(&args, access, &context)
+}
+
+/// Returns an observer of a proxy in this process, which tells a person of a provider's outage and of its end.
+pub fn tells_outages() -> Observer {
+    let outage = Mutex::new(CurrentOutage::new("start the program again"));
+    Arc::new(move |seen| {
+        let told = outage.lock().unwrap_or_else(PoisonError::into_inner).note(seen);
+        told.iter().for_each(|text| say(text));
+    })
 }
 
 /// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: `limits`

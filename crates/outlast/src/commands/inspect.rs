@@ -207,11 +207,23 @@ impl JobReport {
     /// Formats how far the job is: its items, the rate, and the time left.
     fn progress(&self) -> String {
         let job = &self.job;
-        let ended = job.done + job.failed + job.dead + job.skipped;
-        let mut parts = vec![format!("{ended} of {} ended", some(job.items, "item"))];
+        let mut parts =
+            vec![format!("{} of {} ended", job.items - job.open, crate::render::story::all_items(job))];
         parts.extend(job.per_minute.map(|rate| format!("{rate:.1} a minute")));
         parts.extend(job.left_ms.map(|left| format!("{} left", time::about(left))));
         parts.join(", ")
+    }
+
+    /// Returns the flag by which other commands find the store of a file of results; empty for a job of the store that they
+    /// use by themselves.
+    fn store_flag(&self, args: &InspectArgs) -> String {
+        match jsonl::is_file(&args.job) {
+            true => format!(
+                " --store {}",
+                crate::render::quote::quoted(&jsonl::record(Path::new(&args.job)).to_string_lossy())
+            ),
+            false => String::new(),
+        }
     }
 
     fn print(&self, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
@@ -231,7 +243,12 @@ impl JobReport {
         page.line(&format!("  {}", self.progress()))?;
         page.line(&format!("  {}", gaps(&self.done, args.gaps)))?;
         let e = &self.view.envelope;
-        page.line(&format!("  {} usd for {}", usd(e.spent.cost()), some(e.spent[Unit::Calls], "call")))?;
+        let doubt = match e.doubt.cost() {
+            0 => String::new(),
+            doubt => format!(", {} usd in doubt", usd(doubt)),
+        };
+        let calls = some(e.spent[Unit::Calls], "call");
+        page.line(&format!("  {} usd for {calls}{doubt}", usd(e.spent.cost())))?;
         let (active, wall) = self.times();
         let lives = lives(&self.attempts);
         page.line(&format!("  {} in {lives}, {} since it began", time::span(active), time::span(wall)))?;
@@ -245,14 +262,11 @@ impl JobReport {
             true => self.print_failures(page)?,
             false => self.print_causes(page)?,
         }
-        let retry = (c.failed + c.dead > 0).then(|| format!("outlast retry {} --failed", run.id));
-        let raise =
-            if run.halt.is_some() { next(&self.view, &called(&self.view)).commands } else { Vec::new() };
-        let is_at_rest = matches!(run.status, Status::Interrupted | Status::Completed);
-        let is_left = is_at_rest && c.items > c.done + c.failed + c.dead + c.skipped;
-        let again = is_left.then(|| "start its script again".to_owned());
-        for command in raise.into_iter().chain(retry).chain(again) {
-            page.line(&format!("  → {command}"))?;
+        let next = next(&self.view, &called(&self.view));
+        let commands = next.commands.iter().map(|command| format!("{command}{}", self.store_flag(args)));
+        let steps = std::iter::once(next.text.clone()).filter(|_| run.status != Status::Running);
+        for step in commands.chain(steps) {
+            page.line(&format!("  → {step}"))?;
         }
         Ok(())
     }

@@ -58,8 +58,20 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliEr
 
 fn table(jobs: &[RunView], now: Micros) -> Table {
     let mut table = Table::new([
-        "job", "run", "status", ">done", ">failed", ">dead", ">skipped", ">open", ">of", ">per min", ">left",
-        ">usd", ">age",
+        "job",
+        "run",
+        "status",
+        ">done",
+        ">failed",
+        ">dead",
+        ">skipped",
+        ">open",
+        ">of",
+        ">per min",
+        ">left",
+        ">usd",
+        ">in doubt",
+        ">age",
     ]);
     for view in jobs {
         let (run, Some(job)) = (&view.run, view::job(view)) else { continue };
@@ -68,11 +80,16 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
             Cell::whole(run.id.as_str()),
             Cell::painted(run.status.name(), look::of_status(run.status)),
         ];
-        let counts = [job.done, job.failed, job.dead, job.skipped, job.open, job.items];
+        let counts = [job.done, job.failed, job.dead, job.skipped, job.open];
         row.extend(counts.map(|n| n.to_string().into()));
+        row.push(if job.is_at_least { format!("≥ {}", job.items) } else { job.items.to_string() }.into());
         row.push(job.per_minute.map(|rate| format!("{rate:.1}")).unwrap_or_default().into());
         row.push(job.left_ms.map(time::about).unwrap_or_default().into());
         row.push(usd(view.envelope.spent.cost()).into());
+        row.push(match view.envelope.doubt.cost() {
+            0 => String::new().into(),
+            doubt => usd(doubt).into(),
+        });
         row.push(time::age(now.ms_since(run.created_at)).into());
         table.row(row);
     }

@@ -201,7 +201,9 @@ impl CliError {
             CliError::NoStore { .. } => Some(
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),
-            CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
+            CliError::NoSuchRun { .. } => Some(
+                "list runs with `outlast ls`; a job that writes a .jsonl file is named by that file".into(),
+            ),
             CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
             CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
             CliError::Output(_) | CliError::System(_) => None,

@@ -10,6 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::disk::beside;
+pub use crate::settings::store_address::record;
 
 /// Beginning of a result, by which a result that follows a torn line in the same line is found.
 const BEGINS: &str = "{\"job_id\"";
@@ -38,11 +39,6 @@ pub struct Scan {
     pub damage: Vec<Damage>,
     /// Number of results that follow a torn line without a line break.
     pub glued: usize,
-}
-
-/// Returns the path of the store that holds the record of a file of results: the file's path with `.outlast.db`.
-pub fn record(path: &Path) -> PathBuf {
-    beside(path, ".outlast.db")
 }
 
 /// Returns whether a word on the command line means a file of results instead of a job.

@@ -8,11 +8,10 @@ use outlast_core::{
 
 use super::amount::some;
 
-/// Kinds of entries that are a run's own work, with their words.
-const WORK: [(Kind, &str); 5] = [
+/// Kinds of entries that are a run's own work, with their words. Items are told by their job: an item may have several.
+const WORK: [(Kind, &str); 4] = [
     (Kind::Tool, "tool call"),
     (Kind::Step, "step"),
-    (Kind::Item, "item"),
     (Kind::Approval, "approval"),
     (Kind::Checkpoint, "checkpoint"),
 ];

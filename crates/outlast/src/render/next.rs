@@ -85,7 +85,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
         }
         false if run.job.is_some() => {
-            told("start its script", "start its script again: it goes on with it", Vec::new())
+            told("start its script", "start its script again: it goes on with it", retry(view, word))
         }
         false => told(
             "its next request",
@@ -124,8 +124,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
         Status::Completed if left.is_some() => {
-            let text = format!("{}: start its script again, and those run again", left.unwrap_or_default());
-            told("start its script", &text, Vec::new())
+            told("start its script", left.unwrap_or_default(), retry(view, word))
         }
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
@@ -139,13 +138,20 @@ pub fn next(view: &RunView, word: &str) -> Next {
     }
 }
 
-/// Tells which items of a completed job are left; `None` if all have a result.
+/// Tells which items of a completed job are left, and how they run again; `None` if all have a result.
 fn unfinished(counts: &Counts) -> Option<&'static str> {
-    match (counts.failed, counts.wanted() - counts.ended()) {
-        (0, 0) => None,
-        (_, 0) => Some("all of its items ended, some failed"),
-        (_, _) => Some("some of its items are pending again"),
+    match (counts.failed, counts.dead, counts.wanted() - counts.ended()) {
+        (0, 0, 0) => None,
+        (0, _, 0) => Some("all of its items ended, some dead: reset those, and start its script again"),
+        (_, _, 0) => Some("all of its items ended, some failed: start its script again, and those run again"),
+        (_, _, _) => Some("some of its items are pending again: start its script again, and those run again"),
     }
+}
+
+/// Returns the command that resets the failed and dead items of a job; empty if it has none.
+fn retry(view: &RunView, word: &str) -> Vec<String> {
+    let bad = view.run.job.as_ref().map_or(0, |job| job.counts.failed + job.counts.dead);
+    (bad > 0).then(|| format!("outlast retry {word} --failed")).into_iter().collect()
 }
 
 fn asleep(view: &RunView, word: &str) -> Next {
@@ -247,6 +253,12 @@ fn halted(view: &RunView, id: &str) -> Next {
         None if halt.is_fee => {
             told("let it be free", "let what has no price count as free, or remove its limit in usd", resume)
         }
+        None if halt.code == "price_unknown" && view.spec.command.is_none() => told(
+            "give a price",
+            "give its model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or remove its limit in usd; \
+             then start its program again",
+            vec![format!("outlast budget {id} --no-limit usd")],
+        ),
         None if halt.code == "price_unknown" => told(
             "give a price",
             "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or remove its limit in usd",

@@ -26,7 +26,13 @@ pub fn lives(attempts: &[Attempt]) -> String {
 /// Tells how far a batch job is: `3 of 10 items done, 1 failed, 0 dead`.
 pub fn items(job: &Job) -> String {
     let Job { done, failed, dead, .. } = job;
-    format!("{done} of {} done, {failed} failed, {dead} dead", some(job.items, "item"))
+    format!("{done} of {} done, {failed} failed, {dead} dead", all_items(job))
+}
+
+/// Counts a batch job's items: `12 items`, `at least 12 items` while its input may have more.
+pub fn all_items(job: &Job) -> String {
+    let items = some(job.items, "item");
+    if job.is_at_least { format!("at least {items}") } else { items }
 }
 
 /// Tells a wait, over or not: `waited for its provider at 22:13:20, for 30 min: anthropic fails with 529`.

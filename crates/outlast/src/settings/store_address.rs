@@ -1,10 +1,18 @@
 //! Address of the store: a file of this machine, or a PostgreSQL database.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 pub use outlast_store::Durability;
 
-use crate::settings::surroundings::Surroundings;
+use crate::{disk::beside, settings::surroundings::Surroundings};
+
+/// Returns the path of the store that holds the record of a file of results: the file's path with `.outlast.db`.
+pub fn record(results: &Path) -> PathBuf {
+    beside(results, ".outlast.db")
+}
 
 /// Address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +39,7 @@ impl StoreAddress {
     /// `~/.local/state/outlast/outlast.db`.
     ///
     /// `asked` comes from `--store`, `OUTLAST_STORE` or `outlast.toml`. A relative path is below the current
-    /// directory.
+    /// directory. A JSONL file of results stands for the record beside it.
     pub fn decide(asked: Option<&str>, around: &Surroundings) -> Result<StoreAddress, Error> {
         let Some(asked) = asked.filter(|s| !s.is_empty()) else {
             let state = around.state_directory().ok_or(Error::Nowhere)?;
@@ -43,7 +51,8 @@ impl StoreAddress {
             None if asked.ends_with('/') => Err(Error::Directory { place: asked.to_owned() }),
             None => {
                 let below_home = asked.strip_prefix("~/").and_then(|rest| Some(around.home()?.join(rest)));
-                Ok(StoreAddress::File(below_home.unwrap_or_else(|| around.directory().join(asked))))
+                let path = below_home.unwrap_or_else(|| around.directory().join(asked));
+                Ok(StoreAddress::File(if asked.ends_with(".jsonl") { record(&path) } else { path }))
             }
         }
     }
@@ -102,8 +111,6 @@ fn without_password(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -118,6 +125,7 @@ mod tests {
         check(None, &[home, ("XDG_STATE_HOME", "relative")], Ok("/home/ann/.local/state/outlast/outlast.db"));
         check(Some(""), &[home], Ok("/home/ann/.local/state/outlast/outlast.db"));
         check(Some("runs.db"), &[home], Ok("/work/runs.db"));
+        check(Some("runs/x.jsonl"), &[home], Ok("/work/runs/x.jsonl.outlast.db"));
         check(Some("~/runs.db"), &[home], Ok("/home/ann/runs.db"));
         check(Some("/a/runs.db"), &[], Ok("/a/runs.db"));
         check(Some("postgres://ann:pw@db/x"), &[], Ok("postgres://ann:pw@db/x"));

@@ -12,7 +12,7 @@ pub(crate) mod intercept;
 mod output;
 mod probes;
 mod progress;
-mod provider;
+pub mod provider;
 mod story;
 pub mod strays;
 

@@ -172,9 +172,11 @@ impl Rules {
     }
 }
 
-/// Outage of a provider that the run's calls meet now, over all attempts of this supervisor.
-#[derive(Debug, Default)]
+/// Outage of a provider that the calls of a proxy meet now.
+#[derive(Debug)]
 pub struct CurrentOutage {
+    /// What a person does once the cause is mended, in words: how the work goes on.
+    resume: &'static str,
     known: Option<Known>,
     /// Failure of the newest call, which may begin an outage; `None` if the call did not fail.
     failed: Option<Outage>,
@@ -187,6 +189,12 @@ struct Known {
 }
 
 impl CurrentOutage {
+    /// Returns that no outage is known. `resume`: how the work goes on once a person has mended a cause, as in
+    /// "start the program again".
+    pub fn new(resume: &'static str) -> CurrentOutage {
+        CurrentOutage { resume, known: None, failed: None }
+    }
+
     /// Takes an event of the proxy. Returns the message for a person, for each new cause of an outage and for its end;
     /// `None` for any other event.
     pub fn note(&mut self, seen: &Seen) -> Option<String> {
@@ -198,7 +206,7 @@ impl CurrentOutage {
                 let heard_at = self.known.as_ref().map_or_else(Instant::now, |known| known.heard_at);
                 let known = self.known.replace(Known { outage: outage.clone(), heard_at });
                 let is_new = known.is_none_or(|known| known.outage != *outage);
-                is_new.then(|| waiting(outage, *since))
+                is_new.then(|| waiting(outage, *since, self.resume))
             }
             Seen::Settled { upstream, answered: true, .. } => {
                 let known = self.known.take_if(|known| known.outage.upstream == *upstream)?;
@@ -221,14 +229,14 @@ impl CurrentOutage {
     }
 }
 
-fn waiting(outage: &Outage, since: Micros) -> String {
+fn waiting(outage: &Outage, since: Micros, resume: &str) -> String {
     let then = match outage.cause {
-        Cause::KeyRefused(_) => "set another key, then `outlast resume` the run",
+        Cause::KeyRefused(_) => format!("set another key, then {resume}"),
         Cause::Untrusted => {
-            "set SSL_CERT_FILE to a file that has its authority's certificate, then `outlast resume` the run"
+            format!("set SSL_CERT_FILE to a file that has its authority's certificate, then {resume}")
         }
-        Cause::QuotaEnded(_) => "add credit there; it goes on by itself then",
-        _ => "its calls are held until it answers again",
+        Cause::QuotaEnded(_) => "add credit there; it goes on by itself then".to_owned(),
+        _ => "its calls are held until it answers again".to_owned(),
     };
     format!("waiting: {outage} since {}; {then}", time::moment(since))
 }
@@ -368,7 +376,7 @@ mod tests_of_outage {
             answered,
             failed: (!answered).then_some(Cause::Failing(500)),
         };
-        let mut told = CurrentOutage::default();
+        let mut told = CurrentOutage::new("`outlast resume` the run");
         let mut says = |seen: Seen, wanted: Option<&str>| {
             let said = told.note(&seen);
             assert_eq!(said.is_some(), wanted.is_some(), "{seen:?}: {said:?}");

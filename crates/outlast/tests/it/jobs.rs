@@ -112,6 +112,18 @@ fn a_job_is_shown_as_it_is() {
 }
 
 #[test]
+fn show_and_inspect_tell_the_same_next_step() {
+    let (story, _) = Story::of_a_job();
+    for line in ["outlast show enrich-docs:2", "outlast inspect enrich-docs"] {
+        let told = shown(&story, line);
+        let is_told =
+            |step: &str| assert!(told.lines().any(|told| told.trim().ends_with(step)), "{line}: {told}");
+        is_told("→ outlast retry enrich-docs:2 --failed");
+        is_told("start its script again: it goes on with it");
+    }
+}
+
+#[test]
 fn a_job_is_found_by_its_name_or_its_run() {
     let (story, _) = Story::of_a_job();
     let other = Spec { job: Some("enrich-docs".into()), ..Spec::default() };

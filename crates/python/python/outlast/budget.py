@@ -52,6 +52,11 @@ class Budget:
         }
         return {unit: value for unit, value in given.items() if value is not None}
 
+    @property
+    def _meters(self) -> bool:
+        """Whether money or tokens are limited: calls are then expected to be metered."""
+        return self.usd is not None or self.tokens is not None
+
     def _repr_html_(self) -> str:
         rows = [(unit.removesuffix("_ms").removesuffix("_nano_usd"), shown(unit, value)) for unit, value in self.limits().items()]
         return html.table("Budget", ("unit", "limit"), rows)

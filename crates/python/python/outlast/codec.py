@@ -83,7 +83,7 @@ def encode(value: Any) -> str:
 
 
 #: Advice for a value that cannot be recorded.
-PLAIN = "return numbers, texts, times, lists, dicts, sets, dataclasses or pydantic models"
+PLAIN = "return numbers, texts, bytes, times, Decimal, UUID, Path, lists, dicts, sets, dataclasses or pydantic models"
 
 
 def _prepared(value: Any) -> Any:

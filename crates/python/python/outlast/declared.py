@@ -7,6 +7,7 @@ import inspect
 import pathlib
 import types
 import typing
+from collections.abc import AsyncIterable, Awaitable, Iterator
 from typing import Any, Callable
 
 from . import classes, codec, values
@@ -14,6 +15,8 @@ from .errors import NotSerializable
 
 #: Classes whose values are recorded as they are, and those of classes derived from them as theirs.
 _PLAIN = (str, int, float, dict, list, tuple, type(None), pathlib.PurePath)
+#: Classes of values that are used up by reading them: none of these can be recorded.
+_PASSING = (Iterator, AsyncIterable, Awaitable)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
@@ -46,6 +49,8 @@ def _unrecordable(declared: Any) -> type | None:
 
 
 def _may_be_recorded(cls: Any) -> bool:
+    if issubclass(cls, _PASSING):
+        return False
     if cls in (object, Any) or issubclass(cls, _PLAIN) or cls in values.CLASSES or values.is_numpy_class(cls):
         return True
     if dataclasses.is_dataclass(cls) or classes.is_model(cls) or inspect.isabstract(cls) or getattr(cls, "_is_protocol", False):

@@ -300,6 +300,9 @@ class UnrecordedWarning(UserWarning):
     """An `@outlast.step` function was called where there is no current run, while a run is open."""
 
 
+#: Codes for which a run waits for its provider.
+OUTAGES = frozenset({"provider_unreachable", "provider_failing", "key_refused", "quota_ended"})
+
 _BY_CODE: dict[str, type[Error]] = {
     cls.code: cls
     for cls in (

@@ -29,7 +29,7 @@ _SAYING_ALL = frozenset({"array", "datetime", "decimal", "fractions", "ipaddress
 _CONTAINERS = ("deque", "dict_items", "dict_keys", "dict_values", "mappingproxy", "odict_items", "odict_keys", "odict_values")
 
 #: Packages whose objects without a `repr` are connections to a provider: where a call goes is no part of what it asks.
-_CLIENTS = ("openai.", "anthropic.", "google.genai.")
+CLIENTS = ("openai.", "anthropic.", "google.genai.")
 
 #: Modules of pydantic's addresses, whose JSON is the address.
 _URLS = ("pydantic.networks", "pydantic_core._pydantic_core")
@@ -142,7 +142,7 @@ def _written(value: Any) -> Any:
         return [name, *parts]
     if (parts := _buffer(value)) is not None:
         return [name, *parts]
-    if _lack(cls) is _QUIET and (_is_empty(value) or f"{cls.__module__}.".startswith(_CLIENTS)):
+    if _lack(cls) is _QUIET and (_is_empty(value) or f"{cls.__module__}.".startswith(CLIENTS)):
         return [name, f"{cls.__module__}."] if callable(value) else [name]
     return [name, _own_text(value)]
 

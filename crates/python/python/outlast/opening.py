@@ -6,7 +6,10 @@ import contextlib
 import dataclasses
 import datetime
 import os
+import re
+import shlex
 import threading
+import time
 import weakref
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -17,6 +20,9 @@ from .kept import Files
 from .say import say
 from .steps.memory import Beside, Memory
 from .views import RunView
+
+#: Seconds for which the end of a store waits for threads of batches that were left.
+_LAST_S = 2.0
 
 #: The budget of a run that is created without one.
 DEFAULT = Budget(usd=5)
@@ -76,6 +82,8 @@ class Store:
     _batches: "weakref.WeakSet[Working]"
     # Held to look at the open runs, or to change them.
     _opening: threading.Lock
+    # Threads of batches that were left while items ran in them.
+    _left_behind: list[threading.Thread]
 
     # The stores that are open in this process, by place. The lock is held to change them.
     _open: "ClassVar[dict[str, Store]]" = {}
@@ -95,6 +103,10 @@ class Store:
         for batch in list(self._batches):
             batch.drain()
         self._engine.close()
+        # Their calls end with the proxy of the engine.
+        over = time.monotonic() + _LAST_S
+        for thread in self._left_behind:
+            thread.join(max(0.0, over - time.monotonic()))
 
     def _is_in_use(self) -> bool:
         """Returns whether a run or a batch of this store is open in this process."""
@@ -104,6 +116,13 @@ class Store:
     def _is_any_run_open(cls) -> bool:
         """Whether a run or a batch of any store is open in this process."""
         return any(store._is_in_use() for store in cls._open.values())
+
+
+def typed(engine: _native.Engine, hint: str | None) -> str | None:
+    """A hint with its commands as they have to be typed: with `--store`, where the store is not the usual one."""
+    if hint is None or engine.place == _native.Engine.resolve(None):
+        return hint
+    return re.sub(r"`(outlast [^`]*)`", lambda command: f"`{command[1]} --store {shlex.quote(engine.place)}`", hint)
 
 
 class RunHandle:
@@ -356,7 +375,7 @@ def create(run: RunHandle, parent: int | None) -> tuple[int, str, str]:
         id, limits, spec.tags, spec.name, spec.on_divergence, parent, spec.job, spec.policy, budget is DEFAULT
     )
     if created and budget is DEFAULT and spec.policy is None:
-        say(f"{'run' if spec.job is None else 'job'} {id} may spend 5.00 usd (budget=outlast.Budget(usd=…) sets it)")
+        say(f"{'run' if spec.job is None else 'job'} {id} may spend 5.00 usd by clients of outlast.openai() and the like (budget=outlast.Budget(usd=…) sets it)")
     if not created and spec.budget is not None:
         status = _compare(run._store, no, id, spec.budget, status)
     return no, id, status
@@ -420,13 +439,14 @@ def keep_files(open_run: _native.OpenRun, spec: RunSpec) -> bool:
 
 def halted(run: RunHandle, error: RunHalted) -> RunHalted:
     """The error for a halted run, with the class and the code of the limit that halted the run."""
+    error.hint = typed(run._engine, error.hint)
     if error.code != "run_halted":
         return error
     view = run.view()
     if view.halt_code is None:
         return error
     halt: dict[str, str] = view.raw["halt"]
-    made = of(view.halt_code, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
+    made = of(view.halt_code, f"run {run.id} is halted: {view.halt_message}", typed(run._engine, halt["hint"]))
     return made if isinstance(made, RunHalted) else error
 
 

@@ -43,6 +43,7 @@ class Runtime(Store):
                 found._live = weakref.WeakValueDictionary()
                 found._batches = weakref.WeakSet()
                 found._opening = threading.Lock()
+                found._left_behind = []
                 cls._open[place] = found
             _newest = weakref.ref(found)
             return found  # type: ignore[no-any-return]

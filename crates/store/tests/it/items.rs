@@ -213,6 +213,17 @@ pub fn an_item_that_was_open_at_three_deaths_is_dead(s: &Stage) {
     check_counts(s, a.run);
 }
 
+pub fn a_job_without_a_price_is_halted_until_its_program_begins_again(s: &Stage) {
+    let job = s.run("r").job().cost(10_000).create();
+    let first = s.process("p").works(job);
+    assert_eq!(first.request("x").unpriced().refused().code, "price_unknown");
+    assert_eq!((s.status(job), s.halt(job).as_deref()), (Status::Halted, Some("price_unknown")));
+    // Its program may have been given a price by now.
+    let next = s.process("q").works(job);
+    assert_eq!((s.status(job), s.halt(job)), (Status::Running, None));
+    next.call("a priced one");
+}
+
 pub fn an_item_given_back_goes_on_with_its_try(s: &Stage) {
     let a = worker(s);
     let item = a.item("a");

@@ -300,6 +300,7 @@ macro_rules! stories {
                 an_item_of_a_process_that_left_counts_no_death,
                 an_item_of_an_ended_attempt_moves_without_a_death,
                 an_item_that_was_open_at_three_deaths_is_dead,
+                a_job_without_a_price_is_halted_until_its_program_begins_again,
                 an_item_given_back_goes_on_with_its_try,
                 a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three,
                 an_item_that_a_live_sibling_failed_is_not_run_again,

@@ -101,9 +101,10 @@ impl Admit {
         }
         let windows = windows::open(l, self.actor.run, now)?;
         if let Some(refusal) = self.price_refusal(l, &windows, now)? {
-            // A supervised run would only be started again to ask the same. The requests of header callers are
-            // independent, and one model without a price must not stop the others.
-            return match l.run(self.actor.run)?.command_key.is_some() {
+            // A supervised run would only be started again to ask the same, and each item of a job asks the same. The
+            // requests of header callers are independent, and one model without a price must not stop the others.
+            let run = l.run(self.actor.run)?;
+            return match run.command_key.is_some() || run.job.is_some() {
                 true => guard::halt(l, self.actor.run, refusal).map(Answer::Refused),
                 false => Ok(Answer::Refused(refusal)),
             };

@@ -77,11 +77,18 @@ impl Claim {
         Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
     }
 
-    /// Reopens a completed batch job, which takes more items. Does nothing to any other run.
+    /// Reopens a completed batch job, which takes more items, and one that was halted for an unknown price, which its
+    /// program may have been given. Does nothing to any other run.
     fn reopen_job(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
         let run = l.run(self.run)?;
-        if run.job.is_some() && run.status == Status::Completed {
-            guard::shift(l.run_mut(self.run)?, Event::Reopen, now)?;
+        let is_unpriced = run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
+        let event = match run.status {
+            Status::Completed => Event::Reopen,
+            Status::Halted if is_unpriced => Event::Raise { open: l.has_open_attempt(self.run) },
+            _ => return Ok(()),
+        };
+        if run.job.is_some() {
+            guard::shift(l.run_mut(self.run)?, event, now)?;
         }
         Ok(())
     }

@@ -207,7 +207,7 @@ impl Driver {
             lived: Duration::ZERO,
             outage_rules: provider::Rules::of(&flags),
             asked: 0,
-            outage: provider::CurrentOutage::default(),
+            outage: provider::CurrentOutage::new("`outlast resume` the run"),
             telling,
             tools,
             cleared: None,

@@ -7,32 +7,30 @@ import collections
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
-from .. import budget as budgets, html
+from .. import _native, budget as budgets, html
 from ..budget import NANO
 from ..effects import Do
-from ..errors import Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
+from ..errors import OUTAGES, Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
+from ..metering import Meter
 from ..opening import RunSpec, Store
 from ..say import say
 from ..steps import life
 from . import plan as plans, progress
 from .jobrun import JobRun
-from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
+from .options import MOST_EQUAL_FAILURES, Options
 from .outfile import OutFile
 from .plan import LEFT_OUT, Source
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait, Width
 from .results import Outcomes, Result, facts_of
 
-if TYPE_CHECKING:
-    from .. import _native
-
 #: Failures that a notebook shows.
 _SHOWN_FAILURES = 10
 
-#: Seconds between looks at whether this attempt still drives, and at who died.
-_LOOK_S = 1.0
+#: Seconds between looks at whether this attempt still drives, at who died, and, while a batch stops, at its provider.
+LOOK_S = 1.0
 
 
 class Bell:
@@ -116,7 +114,7 @@ class Core:
 
     plan: plans.Plan
     outcomes: Outcomes
-    open_run: "_native.OpenRun"
+    open_run: _native.OpenRun
 
     def __init__(self, store: Store, fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
         self.store = store
@@ -133,14 +131,14 @@ class Core:
         self.stats = Stats()
         self._workers = 0
         self._alike = Alike()
-        self._worked = 0
-        self._metered = not options.meters
         self._looked = 0.0
         self._opened = False
         self.out: OutFile | None = None
-        # Whether the caller left without waiting for running items.
-        self.abandoned = False
         self._is_dropped = False
+        #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
+        self.claimed: dict[int, tuple[_native.OpenRun, int]] = {}
+        #: Threads of the workers.
+        self.threads: list[threading.Thread] = []
 
     # --- the beginning
 
@@ -167,7 +165,7 @@ class Core:
             self.open_run = open_run = self.run.join()
             if expired:
                 self._reset(recorded)
-            self._begin(view.budget.usd.spent, len(recorded) > 0)
+            self._begin(view.budget.usd.spent, len(recorded) > 0 or view.attempts > 0)
         except BaseException:
             self.drop_out()
             if open_run is not None:
@@ -199,6 +197,7 @@ class Core:
         self.engine.expect_items(self.run._no, self.stats.total)
         for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
+        self.meter = Meter(self.run, self.fn, options.meters)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
         # The store's end drains what still runs.
         self.store._batches.add(self)
@@ -211,7 +210,7 @@ class Core:
         if opened:
             self.workers_start(0)
 
-    def _reset(self, recorded: "_native.Items") -> None:
+    def _reset(self, recorded: _native.Items) -> None:
         """Makes the recorded items of the input pending again, in groups of commits."""
         tickets: collections.deque[Any] = collections.deque()
         for index, key in enumerate(self.plan.source.keys):
@@ -241,7 +240,7 @@ class Core:
         """The next item, or how long to wait for one; None when there is none left. The caller holds the lock. Errors stop
         the batch."""
         now = time.monotonic()
-        if now - self._looked > _LOOK_S:
+        if now - self._looked > LOOK_S:
             self._looked = now
             try:
                 self._look()
@@ -309,7 +308,7 @@ class Core:
             self.queue.held(index, now)
             self.bell.ring()
 
-    def lost(self, open_run: "_native.OpenRun", index: int, error: LeaseLost) -> None:
+    def lost(self, open_run: _native.OpenRun, index: int, error: LeaseLost) -> None:
         """Joins the job anew after this process was declared dead, as on a suspended machine."""
         with self.lock:
             self.queue.ended()
@@ -335,10 +334,8 @@ class Core:
         """Adds the result of an item that was recorded: on disk, and visible from now on."""
         key, no = self.plan.key(index), self.run._no
         read, facts = (lambda: self.engine.value(no, seq)), (lambda: facts_of(self.engine, no, key))
-        result = Result(key, index, standing, tries, nano, False, self.run.id, read, facts, raw, error)
+        result = Result(key, index, standing, tries, nano, False, self.run, read, facts, raw, error)
         with self.lock:
-            # Only done items count: skipped and failed ones may not have made a call.
-            self._worked += standing == "done"
             self._count(standing, cached=False)
             if standing in ("failed", "dead"):
                 self._failure(error)
@@ -346,12 +343,10 @@ class Core:
                 self._alike.ended()
                 self.width.went_well(time.monotonic())
             self._arrive(result)
-            if not self._metered and self._worked >= METERED_AFTER:
-                self._metered = True
-                # Under the lock, so that nothing begins before the answer is known.
-                unmetered = self.run.unmetered()
-                if unmetered is not None:
-                    self.stop(unmetered)
+            # Skipped and failed items may not have made a call. Under the lock, so that nothing begins before the answer is known.
+            unmetered = self.meter.item_done(f"item {key!r}") if standing == "done" else None
+            if unmetered is not None:
+                self.stop(unmetered)
 
     def _arrive(self, result: Result) -> None:
         self.queue.ended()
@@ -422,8 +417,10 @@ class Core:
 
     def _finish(self) -> None:
         """Ends the attempt, when the last worker has ended."""
-        stats = self.stats
-        whole = self.error is None and not self.stopping.is_set() and stats.pending == 0
+        with self.lock:
+            if self.over:
+                return
+        whole = self.error is None and self.stats.pending == 0
         how: _native.End = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
         try:
             self.open_run.end(how)
@@ -439,14 +436,45 @@ class Core:
             self.over = True
             self.bell.ring()
 
+    def away(self) -> str | None:
+        """Why the provider answers no call of the job; None while it does, or where that cannot be read."""
+        try:
+            barred = self.engine.barred(self.run._no)
+        except Error:
+            return None
+        return barred[2] if barred is not None and barred[1] in OUTAGES else None
+
+    def finished(self, patience_s: float | None = None) -> None:
+        """Waits until what runs is finished. Of a provider that answers no call nothing is waited for: what runs goes back."""
+        over = None if patience_s is None else time.monotonic() + patience_s
+        with self.lock:
+            while not self.over and (over is None or time.monotonic() < over):
+                if not self.bell.condition.wait_for(lambda: self.over, timeout=LOOK_S) and (why := self.away()) is not None:
+                    say(f"job {self.run.id}: {why}, so that what runs goes back to pending")
+                    self.abandon()
+
+    def abandon(self) -> None:
+        """Leaves now. Items that run go back to pending; their threads are waited for no more, and record nothing."""
+        with self.lock:
+            if self.over:
+                return
+            claimed, self.claimed = self.claimed, {}
+            for open_run, seq in claimed.values():
+                try:
+                    _native.return_item(open_run, seq).wait()
+                except Error:
+                    # It is recorded, or another process has it.
+                    pass
+            self.store._left_behind.extend(self.threads)
+            self._finish()
+
     def drain(self) -> None:
         """Claims no more items and waits until the running ones are finished: the store closes."""
         self.stop(None)
-        if self.bell.loop is None and not self.abandoned:
-            if not self.over and not self._is_dropped:
+        if self.bell.loop is None and not self.over:
+            if not self._is_dropped:
                 say(f"job {self.run.id}: what runs is finished, and no more")
-            with self.lock:
-                self.bell.condition.wait_for(lambda: self.over, timeout=60.0)
+            self.finished(60.0)
         self.drop_out()
 
     def dropped(self) -> None:
@@ -454,8 +482,8 @@ class Core:
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
                 self._is_dropped = True
-                say(progress.dropped(self.run.id, self.stats))
-        self.stop(None)
+                say(progress.dropped(self.run.id, self.stats, self.queue.running))
+            self.stop(None)
         self.drop_out()
 
     def drop_out(self) -> None:

@@ -12,7 +12,7 @@ from ..effects import Process, drive, drive_async
 from ..say import say
 from ..steps.spec import is_async
 from . import progress, work
-from .core import Core
+from .core import LOOK_S, Core
 from .options import Options, taking
 from .progress import Stats
 from .queue import Wait
@@ -65,8 +65,9 @@ class Batch(Handle):
         self._place = 0
         count = core.wanted_workers
         core.workers_start(count)
-        for _ in range(count):
-            threading.Thread(target=drive, args=(_work(core),), name="outlast batch", daemon=True).start()
+        core.threads = [threading.Thread(target=drive, args=(_work(core),), name="outlast batch", daemon=True) for _ in range(count)]
+        for thread in core.threads:
+            thread.start()
         _mind(self, core)
 
     def __iter__(self) -> Iterator[Result]:
@@ -107,16 +108,15 @@ class Batch(Handle):
         return result
 
     def _interrupted(self) -> None:
-        """Stops after Ctrl-C, and lets running items finish. A second Ctrl-C leaves at once."""
+        """Stops after Ctrl-C, and lets running items finish, unless their provider is away. A second Ctrl-C leaves at once."""
         core = self._core
         say("stopping when what runs is finished; Ctrl-C again leaves now")
         core.stop(KeyboardInterrupt())
         core.drop_out()
         try:
-            with core.lock:
-                core.bell.condition.wait_for(lambda: core.over)
+            core.finished()
         except KeyboardInterrupt:
-            core.abandoned = True
+            core.abandon()
             raise
         say(progress.resume_hint())
 
@@ -252,11 +252,16 @@ class AsyncBatch(Handle):
         """Stops after a cancellation, and lets running items finish. A second cancellation gives them back unfinished."""
         core.stop(asyncio.CancelledError())
         core.drop_out()
-        waiting = [task for task in self._tasks if not task.done()]
+        waiting = {task for task in self._tasks if not task.done()}
         if waiting:
             say("stopping when what runs is finished")
             try:
-                await asyncio.wait(waiting)
+                while waiting:
+                    _, waiting = await asyncio.wait(waiting, timeout=LOOK_S)
+                    if waiting and (why := core.away()) is not None:
+                        say(f"job {core.run.id}: {why}, so that what runs goes back to pending")
+                        for task in waiting:
+                            task.cancel()
             except asyncio.CancelledError:
                 # Cancelled again: leave now. Running items are given back.
                 for task in waiting:

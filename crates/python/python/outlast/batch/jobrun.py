@@ -7,11 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
-from ..errors import BudgetExceeded, Error, NothingMetered, RunEnded, RunHalted, of
-from ..opening import keep_files
+from ..errors import OUTAGES, BudgetExceeded, Error, RunEnded, RunHalted, of
+from ..opening import keep_files, typed
 from ..runs import Run
 from ..steps.memory import Memory
-from .options import METERED_AFTER
 
 if TYPE_CHECKING:
     from .. import _native
@@ -73,7 +72,7 @@ class JobRun(Run):
             return error
         code = refused or "budget_exceeded"
         cls = BudgetExceeded if "budget" in code else RunHalted
-        hint = f"raise it with `outlast budget {self.id} --add-usd 1`, then start the program again"
+        hint = typed(self._engine, f"raise it with `outlast budget {self.id} --add-usd 1`, then start the program again")
         return cls(f"job {self.id}: a call was refused with {code}", hint=hint, code=code)
 
     def barred(self) -> Error | None:
@@ -81,19 +80,11 @@ class JobRun(Run):
         found = self._engine.barred(self._no)
         if found is None:
             return None
-        status, code, message, hint = found
-        text = f"job {self.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
+        status, code, message, native_hint = found
+        hint = typed(self._engine, native_hint)
+        does = "is halted" if status == "halted" else "waits for its provider" if code in OUTAGES else "waits for room"
+        text = f"job {self.id} {does}: {message}"
         return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
-
-    def unmetered(self) -> NothingMetered | None:
-        """The error for a batch whose calls do not come through Outlast, once items are finished under a limit."""
-        spent = self.view().budget
-        if spent.calls.spent or spent.usd.spent:
-            return None
-        return NothingMetered(
-            f"{METERED_AFTER} items of job {self.id} are finished and nothing was metered: its budget limits nothing",
-            hint="make clients with outlast.openai(), .anthropic(), .gemini() or .endpoint(); or give no limit of usd or tokens",
-        )
 
 
 class ItemRun(Run):

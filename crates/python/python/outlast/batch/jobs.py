@@ -9,6 +9,7 @@ from typing import Any, Iterator
 
 from .. import budget, codec, html
 from ..errors import Error
+from ..opening import typed
 from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
@@ -102,7 +103,11 @@ class Job(Tabular):
         `reuse_answers=True` replays the recorded answers of the item's calls: they are not paid again.
         Errors: `item_running` while a live worker has it, `unknown_item`.
         """
-        self._engine.reset_item(self._no, key, reuse_answers).wait()
+        try:
+            self._engine.reset_item(self._no, key, reuse_answers).wait()
+        except Error as e:
+            e.hint = typed(self._engine, e.hint)
+            raise
 
     def _item(self, row: Any) -> Item:
         seq, key, status, index, (tries, deaths, failed_starts), _, nano, _, _, _, reason, _ = row

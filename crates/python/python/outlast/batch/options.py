@@ -19,9 +19,6 @@ from ..retry import Retry
 #: Equal failures in a row that stop the batch: something is wrong with all of them.
 MOST_EQUAL_FAILURES = 20
 
-#: Finished items after which something must have been metered, where money or tokens are limited.
-METERED_AFTER = 10
-
 #: The share of done items that may run again unasked.
 FREE_RERUNS = 0.05
 
@@ -108,8 +105,8 @@ class Options:
 
     @property
     def meters(self) -> bool:
-        """Whether the caller limits money or tokens: calls are then expected to go through Outlast."""
-        return self.budget is not None and (self.budget.usd is not None or self.budget.tokens is not None)
+        """Whether the caller limits money or tokens: calls are then expected to be metered."""
+        return self.budget is not None and self.budget._meters
 
 
 def taking(options: Callable[P, Options]) -> Callable[[Callable[[Any, Callable[[Any], Any], Options], B]], Callable[Concatenate[Any, Callable[[Any], Any], P], B]]:

@@ -68,12 +68,12 @@ def start(job: str, stats: Stats, plan: Plan, spent_nano: int, place: str, resum
     return lines
 
 
-def dropped(job: str, stats: Stats) -> str:
-    """The message for a batch whose handle was dropped before the batch was over."""
-    return (
-        f"job {job} stops with {stats.pending:,} of {some(stats.total, 'item')} not done: nobody holds its results any more. "
-        "Start it again to go on; out.wait() waits for all of them"
-    )
+def dropped(job: str, stats: Stats, running: int) -> str:
+    """The message for a batch whose handle was dropped before the batch was over, while so many items run."""
+    left = stats.pending - running
+    runs = f"what runs ({some(running, 'item')}) is finished, and " if running else ""
+    then = f"{left:,} of {some(stats.total, 'item')} are left. Start it again to go on; out.wait() waits for all of them"
+    return f"job {job}: nobody holds its results any more: {runs}{then if left else 'nothing is left'}"
 
 
 def resume_hint() -> str:

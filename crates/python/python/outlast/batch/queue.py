@@ -91,6 +91,11 @@ class Queue:
         return not self._stopped and (self._ahead is not None or bool(self._held) or bool(self._suspects))
 
     @property
+    def running(self) -> int:
+        """The number of items that are worked on."""
+        return self._running
+
+    @property
     def waits_for_others(self) -> bool:
         return bool(self._held)
 

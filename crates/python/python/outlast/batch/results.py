@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Literal
 
 from .. import codec
 from ..errors import Error, ItemFailed, Skip
+from ..opening import typed
 from ..versions import moment
 from .jobrun import JobRun
 from .plan import EMITTED, ENDED, FRESH, RECORDED, Plan
@@ -51,7 +52,7 @@ class Result:
         attempts: int,
         cost_nano_usd: int,
         cached: bool,
-        job: str,
+        job: Any,
         read: Callable[[], bytes],
         facts: Callable[[], Facts],
         raw: bytes | None = None,
@@ -113,10 +114,10 @@ class Result:
             return self._raised
         if self.status == "skipped":
             return Skip(self.why())
-        reset = f"reset it: outlast retry {self._job} --key {shlex.quote(self.key)}"
+        reset = f"reset it: `outlast retry {self._job.id} --key {shlex.quote(self.key)}`"
         return ItemFailed(
             f"item {self.key!r} is {self.status}: {self.why()}",
-            hint="it runs again at the next start" if self.status == "failed" else reset,
+            hint="it runs again at the next start" if self.status == "failed" else typed(self._job._engine, reset),
         )
 
     def forget(self) -> None:
@@ -145,7 +146,7 @@ def read_back(run: Any, key: str, index: int, recorded: "_native.Items | None" =
     else:
         seq, standing, tries, nano, *_ = found
         read = functools.partial(recorded.value, seq)
-    return Result(key, index, standing, tries, nano, cached, run.id, read, lambda: facts_of(engine, no, key))
+    return Result(key, index, standing, tries, nano, cached, run, read, lambda: facts_of(engine, no, key))
 
 
 class Outcomes:

@@ -124,6 +124,7 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
         return
     _, seq, tries, _, _, steps_scope = claim
     claimed = Claimed(core, open_run, index, seq)
+    core.claimed[index] = (open_run, seq)
     run = ItemRun(core.run, open_run, key, seq, steps_scope)
     try:
         yield from _tries(claimed, run, item, tries)
@@ -137,6 +138,7 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
             pass
         raise
     finally:
+        core.claimed.pop(index, None)
         run.close()
 
 
@@ -216,7 +218,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         if has_returned and isinstance(error, NotSerializable) and core.stats.done == core.stats.cached:
             # No item returned anything that could be recorded: others are not paid for it. What this one paid is replayed.
             yield from claimed.give_back()
-            core.stop(error)
+            core.stop(NotSerializable(f"item {run.key!r} of job {run.id}: {error.message}", hint=error.hint))
             return
         if isinstance(error, Skip):
             reason = life.message(error)

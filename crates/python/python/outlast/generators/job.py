@@ -17,6 +17,7 @@ from typing import Any
 from .. import _native, codec, scope
 from ..effects import Do, Process, drive, drive_async
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
+from ..metering import Meter
 from ..say import say, warn
 from ..steps import life
 from . import opening
@@ -111,6 +112,11 @@ class GeneratorJob:
         self._lines = scan.jobs.get(self.id, {})
         imported = 0 if self._record.imported else sum(line.old for line in self._lines.values())
         opening.announce(self._spec, found, scan, len(self._record.rows), imported)
+        total = opening.length(self._spec.given)
+        if total is not None:
+            self._engine.expect_items(self.run._no, total)
+        budget = self._spec.budget
+        self._meter = Meter(self.run, self._spec.fn, budget is not None and budget._meters)
 
     # --- one result
 
@@ -245,6 +251,9 @@ class GeneratorJob:
         yield _native.record_item(open_run, taken.seq, "done", text.encode())
         self._used += 1
         self._write(taken.index, text, open_run.attempt, _now_us())
+        unmetered = self._meter.item_done(f"input {taken.index}")
+        if unmetered is not None:
+            raise unmetered
         return codec.decode(text)
 
     def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:

@@ -174,7 +174,7 @@ def find(spec: JobSpec, opened: Store) -> Found:
         store = store._of_fork(id.removeprefix(f"{newest['id']}:"))
         newest = next(job for job in json.loads(_native.jobs(engine, spec.id)) if job["id"] == id)
     else:
-        begun = newest is not None and sum(newest["counts"].values()) > 0
+        begun = newest is not None and any(count for standing, count in newest["counts"].items() if standing != "expected")
         is_over = newest is None or (begun and not store.exists())
         id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
     run = JobRun(opened, RunSpec(id, spec.budget, name=spec.id, job=spec.id))
@@ -219,7 +219,7 @@ def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) 
         old = f"; {newest['counts']['done']:,} results of before are history" if newest is not None else ""
         say(f"new job {spec.id}{lines}{old}, record {store.record}")
     else:
-        total = _length(spec.given)
+        total = length(spec.given)
         of = f" of {total:,}" if total is not None else ""
         spent = round(found.run.view().budget.usd.spent * budget.NANO)
         say(f"resuming {spec.id}: {done:,}{of} done, {budget.about(spent)} usd spent, record {store.record}")
@@ -240,7 +240,8 @@ def _run_id(job_id: str, before: int) -> str:
     return id if before == 0 else f"{id}:{before + 1}"
 
 
-def _length(given: Any) -> int | None:
+def length(given: Any) -> int | None:
+    """The number of inputs; None where that is not known before the end."""
     try:
         return len(given)
     except TypeError:
