@@ -37,12 +37,15 @@ impl EndAttempt {
         if !attempt.is_open() {
             return Ok(status);
         }
+        // An end that a person asked for is no death, whoever saw it.
+        let is_asked = (run.stop_requested || status == Status::Cancelled) && self.exit.code != Some(0);
+        let stopped = self.exit.stopped || is_asked && !self.exit.oom;
         let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
         let outage = awaited.map(|(outage, _)| outage.clone());
         post_active(l, &Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
-            a.exit = Some(Exit { outage, ..self.exit.clone() });
+            a.exit = Some(Exit { outage, stopped, ..self.exit.clone() });
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),

@@ -252,6 +252,27 @@ mod tests {
         assert!(matches!(asks(8), Admission::Refused(r) if r.code == "diverged"));
     }
 
+    // Bug: a shell loop that `outlast stop` or `cancel` ended was told as a death by SIGTERM. Consequence: `show` and the digest
+    // counted deaths that were none. Cause: each driver said by itself whether an end was asked for.
+    #[test]
+    fn an_end_that_a_person_asked_for_is_no_death() {
+        for word in [Some(Word::Stop), Some(Word::Cancel { reason: None }), None] {
+            let b = Bench::new();
+            let instance = b.register();
+            let run = b.start("r", Limits::default(), None, Policy::default());
+            let attempt = b.claim(run, instance).unwrap().unwrap().attempt;
+            let is_asked = word.is_some();
+            if let Some(word) = word {
+                tell(&b, run, word).unwrap();
+            }
+            let exit = Exit { signal: Some(15), ..Exit::default() };
+            let then = Then::Interrupt { by_person: false };
+            let end = EndAttempt { run, attempt, instance, exit, active_ms: 0, then };
+            b.store.ask(end, Durability::Synced).wait().unwrap();
+            assert_eq!(b.store.attempts(run).unwrap()[0].died(), !is_asked, "{is_asked}");
+        }
+    }
+
     // Bug: `outlast stop JOB` stopped nothing: the batch went on to its end.
     // Cause: workers have slots of their own, and only the driver's slot was looked at. The job was interrupted at
     // once, its workers lost their leases, and took it up again as those do that were thought dead.
