@@ -18,6 +18,7 @@ use outlast_store::{
 use super::prelude::*;
 use crate::{
     disk::beside,
+    render::short::short,
     settings::{
         file::{self, SettingsFile},
         keys, no_proxy,
@@ -203,7 +204,7 @@ fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
         return Ok(Finding::new("runs", Verdict::Well, "none interrupted"));
     }
     let at_least = if runs.len() == limit { "at least " } else { "" };
-    let named: Vec<String> = runs.iter().take(NAMED).map(called).collect();
+    let named: Vec<String> = runs.iter().take(NAMED).map(short).collect();
     let told =
         format!("{at_least}{} interrupted: {}", some(runs.len() as i64, "run"), listed(&named, runs.len()));
     // A program with the engine inside is started by whoever started it first.

@@ -8,7 +8,7 @@ use outlast_core::{
 };
 
 use super::prelude::*;
-use crate::{files, program::run_directory::RunDirectory};
+use crate::{files, program::run_directory::RunDirectory, render::short::short};
 
 /// Delete a run that has ended, with its child runs and all their stored data; or all runs with a tag
 ///
@@ -67,7 +67,7 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 /// Facts about a run that decide whether it is deleted.
 struct Member {
     id: RunId,
-    /// Word by which people call it.
+    /// Its short id: other runs may have its name.
     word: String,
     parent: Option<RunNo>,
     status: Status,
@@ -134,7 +134,7 @@ impl Families {
             if view.run.no <= known {
                 break;
             }
-            let word = called(&view);
+            let word = short(&view);
             let RunView { run, envelope, .. } = view;
             let over_since = run.over_since();
             let is_long_ago = over_since.is_some_and(|at| at < self.ended_before);

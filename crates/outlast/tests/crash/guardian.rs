@@ -61,7 +61,7 @@ fn nobody_outlives_a_killed_supervisor_or_its_killed_guardian() {
             // The command that was typed has ended: so has everything below it.
             assert!(!family.iter().any(|pid| runs(*pid)), "{who}");
             // A killed supervisor could not say how its run goes on, so the guardian does.
-            let hint = "hint: go on with it: outlast resume r";
+            let hint = "hint: go on with it: `outlast resume r`";
             done.tells(&["the supervisor ended (signal 9 (SIGKILL)): ended", hint]);
         }
         until_gone(&family);
