@@ -235,7 +235,7 @@ impl Error {
             }
             Error::UnknownEntry { id, .. } => format!("`outlast journal {id}` lists its entries"),
             Error::NotAJob { id } => format!(
-                "`outlast jobs` lists batch jobs; what was said in any run prints `outlast export {id} --transcript`"
+                "`outlast jobs` lists batch jobs; `outlast export {id} --transcript` prints what was said in any run"
             ),
             Error::RunHeld { id, .. } => format!(
                 "see what it does with `outlast logs {id}` or `outlast attach {id}`, or end it with `outlast stop {id}`; or \

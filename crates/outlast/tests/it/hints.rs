@@ -152,7 +152,6 @@ fn other_errors_are_told_with_what_leads_on() {
         (vec![&done], &["resume", "r"], "outlast run --new -- CMD"),
         (vec![&done], &["cancel", "r"], "outlast show r"),
         (vec![&done], &["stop", "r"], "outlast show r"),
-        (vec![&done], &["logs", "r", "--attempt", "9"], "outlast logs r"),
         (vec![&done], &["export", "r"], "outlast export r --transcript"),
         (vec![&done], &["fork", "r", "--from-snapshot", "5"], "outlast show r"),
         (vec![&done], &["journal", "r", "9"], "outlast journal r"),
