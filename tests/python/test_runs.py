@@ -114,7 +114,7 @@ def test_a_refusal_says_what_can_be_done_about_it_here(rt):
         with pytest.raises(outlast.BudgetExceeded) as error:
             with rt.run("r", budget=outlast.Budget(loops=0)) as run:
                 run.loop()
-        assert error.value.hint == "raise it with `outlast budget r --add-loops 10`, then start the program again"
+        assert error.value.hint == f"raise it with `outlast budget r --add-loops 10 --store {rt.place}`, then start the program again"
     at = [outlast_program(), "--store", rt.place]
     subprocess.run([*at, "budget", "r", "--add-loops", "1"], check=True, capture_output=True, timeout=60)
     told = subprocess.run([*at, "resume", "r"], capture_output=True, text=True, timeout=60)
@@ -136,7 +136,7 @@ def test_a_program_that_runs_by_itself_is_not_told_to_be_resumed(rt, monkeypatch
         return error.value.hint
 
     assert hint().endswith("then start the program again")
-    assert hint("nobody").endswith("then `outlast resume nobody`")
+    assert hint("nobody").endswith(f"then `outlast resume nobody --store {rt.place}`")
 
 
 def test_another_limit_is_never_taken_silently(rt):

@@ -122,7 +122,8 @@ def typed(engine: _native.Engine, hint: str | None) -> str | None:
     """A hint with its commands as they have to be typed: with `--store`, where the store is not the usual one."""
     if hint is None or engine.place == _native.Engine.resolve(None):
         return hint
-    return re.sub(r"`(outlast [^`]*)`", lambda command: f"`{command[1]} --store {shlex.quote(engine.place)}`", hint)
+    # A command that names its store stays as it is.
+    return re.sub(r"`(outlast (?:(?!--store)[^`])*)`", lambda command: f"`{command[1]} --store {shlex.quote(engine.place)}`", hint)
 
 
 class RunHandle:
@@ -446,7 +447,8 @@ def halted(run: RunHandle, error: RunHalted) -> RunHalted:
     if view.halt_code is None:
         return error
     halt: dict[str, str] = view.raw["halt"]
-    made = of(view.halt_code, f"run {run.id} is halted: {view.halt_message}", typed(run._engine, halt["hint"]))
+    made = of(view.halt_code, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
+    made.hint = typed(run._engine, made.hint)
     return made if isinstance(made, RunHalted) else error
 
 

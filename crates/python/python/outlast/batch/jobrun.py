@@ -80,11 +80,12 @@ class JobRun(Run):
         found = self._engine.barred(self._no)
         if found is None:
             return None
-        status, code, message, native_hint = found
-        hint = typed(self._engine, native_hint)
+        status, code, message, hint = found
         does = "is halted" if status == "halted" else "waits for its provider" if code in OUTAGES else "waits for room"
         text = f"job {self.id} {does}: {message}"
-        return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
+        made = of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
+        made.hint = typed(self._engine, made.hint)
+        return made
 
 
 class ItemRun(Run):
