@@ -20,8 +20,8 @@
 //!
 //! **Outages** are phases from its start in which nothing is answered: see [`outage`].
 //!
-//! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of
-//! the system text: see [`script`].
+//! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of an earlier one
+//! whose tool calls have not all had their results, else of the system text: see [`script`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

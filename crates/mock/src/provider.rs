@@ -325,11 +325,15 @@ impl Counts {
 fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<Option<ToolCall>, Refusal> {
     let Some(call) = script.tools.get(results) else { return Ok(None) };
     let offered = request.tools();
-    if offered.is_empty() {
+    let nameless = request.nameless_tools();
+    if offered.is_empty() && nameless.is_empty() {
         return Ok(None);
     }
     if !offered.contains(&call.name) {
-        let message = format!("the script's next tool is {:?}, the request offers {offered:?}", call.name);
+        let beside =
+            if nameless.is_empty() { String::new() } else { format!(", and without a name {nameless:?}") };
+        let message =
+            format!("the script's next tool is {:?}, the request offers {offered:?}{beside}", call.name);
         return Err(Refusal::bad(message));
     }
     Ok(Some(call.clone()))

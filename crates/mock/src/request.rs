@@ -205,17 +205,31 @@ impl<'a> Request<'a> {
     /// Returns the script of the `mock:` lines, and the number of tool results since the message that has them.
     ///
     /// The last user message without tool results decides (agents add reminders to messages with results). If it has no
-    /// `mock:` line, the system text decides, for the whole conversation.
+    /// `mock:` line, an earlier one decides whose tool calls have not all had their results: somebody interrupted it. Else the
+    /// system text decides, for the whole conversation.
     pub fn script(&self) -> Result<(Script, usize), Refusal> {
         if memchr::memmem::find(self.body, b"mock:").is_none() {
             return Ok((Script::default(), 0));
         }
-        let (text, since) = self.wire.instructions();
-        let said = |words: &str| {
-            self.wire.messages.iter().any(|m| m.role == "user" && m.content.text.contains(words))
-        };
-        let script = Script::read(&text, said).map_err(|error| Refusal::bad(error.to_string()))?;
-        Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
+        let users = self.wire.users_with_lines();
+        let last = self.wire.last_user();
+        for at in users.iter().rev().copied() {
+            let script = self.script_of(&self.wire.messages[at].content.text)?;
+            let results = self.wire.results_since(at);
+            // The last results of an interrupted script are followed by its answer.
+            let is_under_way =
+                results < script.tools.len() || last.is_some_and(|n| self.wire.results_since(n) > 0);
+            if Some(at) == last || (is_under_way && !script.tools.is_empty()) {
+                return Ok((script, results));
+            }
+        }
+        Ok((self.script_of(&self.wire.system_text())?, self.wire.results_since(0)))
+    }
+
+    fn script_of(&self, text: &str) -> Result<Script, Refusal> {
+        let users = self.wire.messages.iter().filter(|m| m.role == "user");
+        let said = |words: &str| users.clone().any(|m| script::spoken(&m.content.text).contains(words));
+        Script::read(text, said).map_err(|error| Refusal::bad(error.to_string()))
     }
 
     /// Returns the text of the last user message without tool results, cut after 4,000 characters; empty without one.
@@ -241,6 +255,16 @@ impl<'a> Request<'a> {
     pub fn max_searches(&self) -> u64 {
         let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
         search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
+    }
+
+    /// Returns the kinds of the tools that are offered and have no name to be called by, such as a provider's own; empty if the
+    /// answer may call none.
+    pub fn nameless_tools(&self) -> Vec<&str> {
+        if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
+            return Vec::new();
+        }
+        let tools = self.wire.tools.iter().flatten();
+        tools.filter(|tool| tool.names().is_empty()).map(|tool| &*tool.kind).collect()
     }
 
     /// Returns the names of the tools that the answer may call; `NAMESPACE/NAME` for one in a namespace.
@@ -350,20 +374,30 @@ impl Wire<'_> {
         }
     }
 
-    /// Returns the text with the `mock:` lines, and the index of the message from which they apply.
-    fn instructions(&self) -> (Cow<'_, str>, usize) {
-        let user = self.messages.iter().rposition(|m| m.role == "user" && m.content.tool_results == 0);
-        if let Some(at) = user
-            && script::is_in(&self.messages[at].content.text)
-        {
-            return (Cow::Borrowed(&self.messages[at].content.text), at);
-        }
+    /// Returns the index of the last user message without tool results.
+    fn last_user(&self) -> Option<usize> {
+        self.messages.iter().rposition(|m| m.role == "user" && m.content.tool_results == 0)
+    }
+
+    /// Returns the indexes of the user messages without tool results that have `mock:` lines, oldest first.
+    fn users_with_lines(&self) -> Vec<usize> {
+        let has_lines =
+            |m: &Message| m.role == "user" && m.content.tool_results == 0 && script::is_in(&m.content.text);
+        self.messages.iter().enumerate().filter(|(_, m)| has_lines(m)).map(|(at, _)| at).collect()
+    }
+
+    /// Returns the number of tool results from a message on.
+    fn results_since(&self, at: usize) -> usize {
+        self.messages[at..].iter().map(Message::tool_results).sum()
+    }
+
+    fn system_text(&self) -> String {
         let mut system = self.system.text.to_string();
         for message in self.messages.iter().filter(|m| m.role == "system" || m.role == "developer") {
             system.push('\n');
             system.push_str(&message.content.text);
         }
-        (Cow::Owned(system), 0)
+        system
     }
 }
 

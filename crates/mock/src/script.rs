@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mock: tool NAME {"json": "args"}` | the nth such line is the nth assistant turn, if the request offers tools |
 //! | `mock: tool NAMESPACE/NAME {…}` | the same, of a tool that the Responses API offers in a namespace |
-//! | `mock: unless "WORDS" tool NAME {…}` | the same, unless a user message of the request has these words; every line can begin so |
+//! | `mock: unless "WORDS" tool NAME {…}` | the same, unless a user message of the request has these words, outside of its `mock:` lines; every line can begin so |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
 //! | `mock: search N` | N web searches of the provider's own are billed, if the request offers that tool |
@@ -71,6 +71,12 @@ pub(super) struct BadLine {
 /// Returns whether `text` has a `mock:` line.
 pub(super) fn is_in(text: &str) -> bool {
     lines(text).next().is_some()
+}
+
+/// Returns what `text` says besides its `mock:` lines.
+pub(super) fn spoken(text: &str) -> String {
+    let said = text.lines().filter(|line| !line.trim().starts_with("mock:"));
+    said.collect::<Vec<_>>().join("\n")
 }
 
 fn lines(text: &str) -> impl Iterator<Item = &str> {
@@ -193,6 +199,12 @@ mod tests {
         let tools =
             |said: bool| Script::read(text, |words| said && words == "check before").unwrap().tools.len();
         assert_eq!((tools(false), tools(true)), (2, 1));
+    }
+
+    // Bug: a condition held never. Cause: its words were looked for in its own line, too.
+    #[test]
+    fn what_is_said_is_what_stands_outside_of_the_lines() {
+        assert_eq!(spoken("do it\n  mock: unless \"check\" tool bash {}\nnow"), "do it\nnow");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use rustix::process::WaitIdStatus;
 
 /// End of a process: an exit code or a signal. Neither is set if the kernel did not report it.
 ///
-/// Displayed as `exit 3` or `signal 9 (SIGKILL)`.
+/// Displayed in the words of all faces: `exited with 3`, `killed by SIGKILL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Exit {
     pub code: Option<i32>,
@@ -35,12 +35,13 @@ impl Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
-            (Some(code), _) => write!(f, "exit {code}"),
+            (Some(0), _) => f.write_str("finished"),
+            (Some(code), _) => write!(f, "exited with {code}"),
             (None, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
-                Some(name) => write!(f, "signal {signal} ({name})"),
-                None => write!(f, "signal {signal}"),
+                Some(name) => write!(f, "killed by {name}"),
+                None => write!(f, "killed by signal {signal}"),
             },
-            (None, None) => f.write_str("end unknown"),
+            (None, None) => f.write_str("ended"),
         }
     }
 }
@@ -52,12 +53,12 @@ mod tests {
     #[test]
     fn an_exit_reads_as_its_code_or_its_signal() {
         for (exit, shown, shell) in [
-            (Exit::code(0), "exit 0", 0),
-            (Exit::code(3), "exit 3", 3),
-            (Exit::signal(9), "signal 9 (SIGKILL)", 137),
-            (Exit::signal(15), "signal 15 (SIGTERM)", 143),
-            (Exit::signal(40), "signal 40", 168),
-            (Exit { code: None, signal: None }, "end unknown", 1),
+            (Exit::code(0), "finished", 0),
+            (Exit::code(3), "exited with 3", 3),
+            (Exit::signal(9), "killed by SIGKILL", 137),
+            (Exit::signal(15), "killed by SIGTERM", 143),
+            (Exit::signal(40), "killed by signal 40", 168),
+            (Exit { code: None, signal: None }, "ended", 1),
         ] {
             assert_eq!((exit.to_string().as_str(), exit.shell_code()), (shown, shell));
         }

@@ -42,7 +42,7 @@ mod tests {
                 [ $(id -u) = 0 ] && exit 0; ! cat /proc/$PPID/environ >/dev/null 2>&1 || exit 5";
                 let mut command = sh(script);
                 command.stdin = Stdin::File(stdin.into());
-                assert_eq!(spawner.spawn(command).unwrap().wait().unwrap().to_string(), "exit 0");
+                assert_eq!(spawner.spawn(command).unwrap().wait().unwrap().to_string(), "finished");
             },
         );
     }

@@ -190,6 +190,6 @@ mod tests {
         let mut command = sh("");
         command.argv.push("a\0b".into());
         assert_eq!(spawner.spawn(command).unwrap_err().code(), "start_failed");
-        assert_eq!(spawner.spawn(sh("exit 4")).unwrap().wait().unwrap().to_string(), "exit 4");
+        assert_eq!(spawner.spawn(sh("exit 4")).unwrap().wait().unwrap().to_string(), "exited with 4");
     }
 }

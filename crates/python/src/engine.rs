@@ -168,6 +168,7 @@ impl Engine {
                 tags,
                 job,
                 limits: Some(asked),
+                directory: Some(core.context.around.directory().display().to_string()),
                 rules: named.map(|p| p.rules),
                 ..Spec::default()
             },

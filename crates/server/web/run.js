@@ -151,7 +151,7 @@ function Waited({ waits }) {
   return html`<section class="panel" aria-labelledby="waited"><h2 id="waited">Waited</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
     <thead><tr><th scope="col">For</th><th scope="col">From</th><th scope="col" class="num">How long</th><th scope="col">Why</th></tr></thead>
     <tbody>${waits.slice(-WAITS).reverse().map((w) => html`<tr key=${w.from}><td class="nowrap">${line(w.whom, 40)}</td><td class="nowrap">${when(w.from)}</td>
-      <td class="num">${span(between(w.from, w.to))}${w.to ? "" : " so far"}</td><td>${line(w.why, 200)}</td></tr>`)}</tbody></table></div></section>`;
+      <td class="num">${span(between(w.from, w.to))}${w.to ? "" : " so far"}</td><td>${line(w.why, 200)}${w.why_since > w.from ? ` since ${when(w.why_since)}` : ""}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 /** What is wrong, and what a person can do. */

@@ -18,7 +18,8 @@ use outlast_core::{
 use crate::{
     rows::{Cell, Dialect, Record},
     tables::{
-        APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN, budget_views, run_views,
+        APPROVAL, CALL, DONE, FAILED, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN, budget_views,
+        run_views,
     },
 };
 
@@ -319,14 +320,15 @@ fn ledger_text(d: Dialect) -> String {
     format!(
         "SELECT run_no, upstream, model, day, CAST(sum(calls) AS bigint), CAST(sum(tokens) AS bigint), \
          CAST(sum(spent) AS bigint), CAST(sum(doubt) AS bigint), CAST(sum(unbacked) AS bigint), \
-         CAST(sum(unpriced) AS bigint) FROM (SELECT run_no, upstream, model, \
+         CAST(sum(unpriced) AS bigint), CAST(sum(unpaid) AS bigint) FROM (SELECT run_no, upstream, model, \
          (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
          spent_calls AS calls, {least}(spent_tokens, {MOST_PER_CALL}) AS tokens, \
          {least}(spent_cost, {MOST_PER_CALL}) AS spent, \
          CASE WHEN state = {UNKNOWN} THEN {least}(held_cost, {MOST_PER_CALL}) ELSE 0 END AS doubt, \
          CASE WHEN state = {UNKNOWN} THEN {greatest}(coalesce({reserved}, 0) - held_cost, 0) \
          WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END AS unbacked, \
-         CASE WHEN detail LIKE '%\"unpriced\":\"%' THEN 1 ELSE 0 END AS unpriced \
+         CASE WHEN detail LIKE '%\"unpriced\":\"%' THEN 1 ELSE 0 END AS unpriced, \
+         CASE WHEN state = {FAILED} AND spent_cost = 0 THEN spent_calls ELSE 0 END AS unpaid \
          FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2{span} \
          LIMIT 9223372036854775807) AS calls GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
     )

@@ -30,6 +30,7 @@ pub const APPROVAL: i64 = Kind::Approval as i64;
 pub const OPEN: i64 = State::Open as i64;
 pub const DONE: i64 = State::Done as i64;
 pub const UNKNOWN: i64 = State::Unknown as i64;
+pub const FAILED: i64 = State::Failed as i64;
 pub const LIVE: i64 = Life::Live as i64;
 
 macro_rules! stored {
@@ -541,6 +542,7 @@ impl Record for LedgerLine {
             doubt_nano_usd: row.int()?,
             unbacked_nano_usd: row.int()?,
             unpriced_calls: row.int()?,
+            unpaid_calls: row.int()?,
         })
     }
 }

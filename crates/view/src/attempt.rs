@@ -46,7 +46,7 @@ shape! {
         outage: Option<ExitOutage> = e.outage.as_ref().map(ExitOutage::new);
         /// Requests that passed unread on opened hosts.
         unread: i64 = e.unread;
-        /// Code and message with which the proxy itself refused the attempt's last call, if it let none through.
+        /// Code and message with which the proxy itself refused the attempt's last call, if the agent did not do without.
         refused: Option<String> = e.refused.clone();
     }
 }
@@ -57,7 +57,10 @@ shape! {
         kind: &'static str = wait.for_what.name();
         /// What it waited for, in words.
         whom: &'static str = wait.for_what.words();
+        /// Its newest reason.
         why: String = wait.why.clone();
+        /// Time since which that reason holds.
+        why_since: Time = Time(wait.why_since);
         from: Time = Time(wait.from);
         /// Null while it still waits.
         to: Option<Time> = wait.to.map(Time);

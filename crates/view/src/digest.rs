@@ -17,6 +17,8 @@ pub struct Digest {
     /// Address of the page; null if no setting names one.
     pub link: Option<String>,
     pub calls: i64,
+    /// Number of `calls` that failed and cost nothing.
+    pub unpaid_calls: i64,
     #[serde(flatten)]
     pub cost: DigestCost,
     pub outages: Vec<DigestOutage>,
@@ -30,7 +32,10 @@ pub struct Digest {
 #[derive(Clone, Debug, Serialize)]
 pub struct DigestOutage {
     pub upstream: String,
+    /// Its newest cause.
     pub why: String,
+    /// Time since which that cause holds.
+    pub why_since: Time,
     pub from: Time,
     /// Null while it lasts.
     pub to: Option<Time>,

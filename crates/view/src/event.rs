@@ -57,7 +57,7 @@ fn shown(kind: Kind, about: &Value) -> Value {
     if let Some(nano) = about["held_nano_usd"].as_i64() {
         about["held_usd"] = usd(nano).into();
     }
-    for place in ["/wake_at", "/expires_at", "/waited/since"] {
+    for place in ["/wake_at", "/expires_at", "/waited/since", "/began_at"] {
         if let Some(at) = about.pointer_mut(place)
             && let Some(us) = at.as_i64()
         {

@@ -23,8 +23,8 @@ shape! {
         name: Option<String> = view.spec.name.clone();
         status: &'static str = run.status.name();
         tags: BTreeMap<String, String> = view.spec.tags.clone();
-        /// Directory in which its command was started.
-        directory: Option<String> = view.spec.command.as_ref().map(|command| command.directory.clone());
+        /// Directory in which its command or its program was started.
+        directory: Option<String> = view.spec.begun_in().map(str::to_owned);
         /// Login whose subscription covers its calls: they have a list price, and are not billed.
         login: Option<String> = view.spec.login.clone();
         created_at: Time = Time(run.created_at);
@@ -58,6 +58,14 @@ shape! {
         /// Absent in a run that is no batch job.
         #[serde(skip_serializing_if = "Option::is_none")]
         job: Option<Job> = job(view);
+    }
+}
+
+/// Returns how a run goes on that a refusal halts or lets wait.
+fn hint(run: &run::Run, refusal: &Refusal, word: &str) -> String {
+    match refusal.outage.as_ref().filter(|_| run.status == Status::Interrupted) {
+        Some(outage) => outage.hint(false, &format!("`outlast resume {word}`")),
+        None => refusal.hint(word),
     }
 }
 
@@ -132,7 +140,7 @@ shape! {
     pub RunDetail(view: &RunView, parent: Option<RunId>, word: &str, now: Micros; let (run, spec) = (&view.run, &view.spec)) {
         #[serde(flatten)] run: Run = Run::new(view, now);
         parent: Option<RunId> = parent;
-        halt: Option<Halt> = run.halt.as_ref().map(|halt| Halt::new(halt, word));
+        halt: Option<Halt> = run.halt.as_ref().map(|halt| Halt::new(halt, hint(run, halt, word)));
         error: Option<String> = run.error.clone();
         budget: Vec<BudgetLine> = lines(view, now);
         command: Option<Command> = spec.command.as_ref().map(Command::new);
@@ -146,10 +154,10 @@ shape! {
 
 shape! {
     /// Rule that halts a run or lets it wait, with the amounts that decided it.
-    pub Halt(refusal: &Refusal, word: &str) {
+    pub Halt(refusal: &Refusal, hint: String) {
         code: String = refusal.code.clone();
         message: String = refusal.message();
-        hint: String = refusal.hint(word);
+        hint: String = hint;
         unit: Option<&'static str> = refusal.unit.map(Unit::name);
         needs: i64 = refusal.needs;
         free: i64 = refusal.free;

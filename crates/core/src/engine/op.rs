@@ -10,7 +10,7 @@ use crate::{
     journal::{ItemClaim, ItemEnded, State, approval},
     run::{Status, Verdict},
     state::Committed,
-    words::{InstanceNo, Micros, Seq},
+    words::{InstanceNo, Micros, OutSince, Seq},
 };
 
 macro_rules! ops {
@@ -120,7 +120,7 @@ ops! {
         Enter => Entered(Entered),
         Adopt => Adopted(()),
         EndAttempt => Ended(Status),
-        AwaitProvider => AwaitsProvider(Micros),
+        AwaitProvider => AwaitsProvider(OutSince),
         ProviderAnswered => GoesOn(Status),
         Admit => Admitted(Admission),
         Settle => Settled(Settled),

@@ -19,7 +19,7 @@ pub use self::{
 };
 use crate::{
     price::has_family,
-    words::{Cause, EnvelopeNo, Micros, Outage, RunNo, Seq},
+    words::{EnvelopeNo, Micros, OutSince, Outage, RunNo, Seq},
 };
 
 /// Owner of an envelope.
@@ -128,6 +128,9 @@ pub struct Refusal {
     /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Box<Outage>>,
+    /// Time since which the outage's cause is of the kind that it is now; `None` if it was from the outage's begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause_at: Option<Micros>,
     /// Model without a known price, or with `is_fee` the feature of a request; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Box<str>>,
@@ -216,9 +219,11 @@ impl Refusal {
         Self { moved: Some(Box::new(moved)), ..Self::plain("moved", at) }
     }
 
-    /// Returns the reason for which a run waits for its provider since `at`.
-    pub fn outage(outage: Outage, at: Micros) -> Self {
-        Self { outage: Some(Box::new(outage.clone())), ..Self::plain(outage.cause.code(), at) }
+    /// Returns the reason for which a run waits for its provider.
+    pub fn outage(outage: Outage, since: OutSince) -> Self {
+        let cause_at = Some(since.cause).filter(|cause| *cause != since.began);
+        let code = outage.cause.code();
+        Self { outage: Some(Box::new(outage)), cause_at, ..Self::plain(code, since.began) }
     }
 
     /// Returns the refusal of a call whose model has no known price, under a limit in usd.
@@ -302,6 +307,25 @@ impl Refusal {
         self.hint_then(run, &format!("`outlast resume {run}`"))
     }
 
+    /// Returns what lets a run go on that was refused for an unknown price: each way in words, and the command to type.
+    /// A run without a command of its own can only go the last one.
+    pub fn ways_out(&self, run: &str) -> Vec<(&'static str, String)> {
+        let resume = |flag: &str| format!("outlast resume {run} {flag}");
+        let mut ways = Vec::new();
+        if self.is_fee {
+            ways.push(("let what it costs beside its tokens count as free", resume("--unpriced free")));
+        } else {
+            ways.push(("give it a price (docs/guides/prices.md)", resume("--prices FILE")));
+            ways.push(("let it count as free", resume("--unpriced free")));
+            if self.model.as_deref().is_some_and(has_family) {
+                let dearest = "charge it at twice the dearest known model of its family";
+                ways.push((dearest, resume("--unpriced dearest")));
+            }
+        }
+        ways.push(("remove the limit", format!("outlast budget {run} --no-limit usd")));
+        ways
+    }
+
     /// Returns the hint for the caller that was refused. The hint names no way to raise the limit: the caller may be
     /// the agent itself. `None` unless waiting helps.
     pub fn callers_hint(&self) -> Option<String> {
@@ -328,17 +352,8 @@ impl Refusal {
 
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
-        if let Some(Outage { upstream, cause }) = self.outage.as_deref() {
-            return match cause {
-                Cause::KeyRefused(_) => format!("set a key that {upstream} takes, then {resume}"),
-                Cause::Untrusted => {
-                    format!("set SSL_CERT_FILE to a file that has {upstream}'s authority, then {resume}")
-                }
-                Cause::QuotaEnded(_) => {
-                    format!("add credit at {upstream}: it goes on by itself then, or at once with {resume}")
-                }
-                _ => format!("it goes on by itself when {upstream} answers again"),
-            };
+        if let Some(outage) = &self.outage {
+            return outage.hint(true, resume);
         }
         if let Some(Moved { bundle, sha256 }) = self.moved.as_deref() {
             return match sha256 {
@@ -374,27 +389,17 @@ impl Refusal {
                     }
                 }
             }
-            None if self.is_fee => {
-                format!(
-                    "have the agent leave it out, or let what it costs beside its tokens count as free with \
-                     `outlast resume {run} --unpriced free`, or remove the limit with `outlast budget {run} --no-limit usd`, \
-                     then {resume}"
-                )
-            }
             None if self.code == "price_unknown" => {
-                let dearest = match self.model.as_deref().is_some_and(has_family) {
-                    true => format!(
-                        "charge it at twice the dearest known model of its family with \
-                         `outlast resume {run} --unpriced dearest`, or "
-                    ),
-                    false => String::new(),
+                let ways: Vec<String> = self
+                    .ways_out(run)
+                    .iter()
+                    .map(|(what, command)| format!("{what} with `{command}`"))
+                    .collect();
+                let first = match self.is_fee {
+                    true => "have the agent leave it out",
+                    false => "take newer prices with `outlast prices update FILE --accept`",
                 };
-                format!(
-                    "take newer prices with `outlast prices update FILE --accept`, then {resume}, or give it one with \
-                     `outlast resume {run} --prices FILE` (docs/guides/prices.md), or {dearest}let it count as free with \
-                     `outlast resume {run} --unpriced free`, or remove the limit with `outlast budget {run} --no-limit usd`, \
-                     then {resume}"
-                )
+                format!("{first}, or {}, then {resume}", ways.join(", or "))
             }
             None if self.plan.is_some() => {
                 format!("it goes on by itself when the window turns; `outlast show {run}` tells the pace")

@@ -37,6 +37,12 @@ pub struct Delivery {
     pub delivered: i64,
     /// Runs that wait for each upstream with an outage, as the events up to `cursor` tell.
     pub outages: BTreeMap<String, BTreeSet<RunNo>>,
+    /// Runs that waited for an upstream and whose process died before it answered. Whoever takes one up waits on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, BTreeSet<RunNo>>,
+    /// Codes of the causes for which a person was asked in each outage.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub asked: BTreeMap<String, BTreeSet<String>>,
     pub digests: Digests,
 }
 
@@ -75,14 +81,28 @@ pub enum Deed {
     Failed(Letter),
     /// The event of a letter is not kept any more.
     Gone(Mark),
-    /// A run waits for an upstream with an outage, or no longer does.
+    /// A run waits for an upstream with an outage, was left by its process while it did, or no longer does.
     Waits {
         upstream: String,
         run: RunNo,
-        waits: bool,
+        how: Waiting,
+    },
+    /// A person was asked to end an outage.
+    Asked {
+        upstream: String,
+        code: String,
     },
     /// Digests have come this far.
     Digested(Digests),
+}
+
+/// Relation of a run to an outage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    Waits,
+    /// Nobody drives it; it was told that its upstream is out, and not that it answers again.
+    Left,
+    Over,
 }
 
 impl Delivery {
@@ -93,17 +113,36 @@ impl Delivery {
             Deed::Sent(mark) => self.sent(mark),
             Deed::Failed(letter) => self.failed(letter, most),
             Deed::Gone(mark) => self.waiting.retain(|had| had.mark != mark),
-            Deed::Waits { upstream, run, waits: true } => {
-                self.outages.entry(upstream).or_default().insert(run);
-            }
-            Deed::Waits { upstream, run, waits: false } => {
-                if let Some(runs) = self.outages.get_mut(&upstream) {
-                    runs.remove(&run);
-                }
-                self.outages.retain(|_, runs| !runs.is_empty());
+            Deed::Waits { upstream, run, how } => self.waits(upstream, run, how),
+            Deed::Asked { upstream, code } => {
+                self.asked.entry(upstream).or_default().insert(code);
             }
             Deed::Digested(digests) => self.digests = digests,
         }
+    }
+
+    /// Returns the upstreams with an outage that a run waits for, or waited for when it was left.
+    pub fn upstreams_of(&self, run: RunNo) -> BTreeSet<String> {
+        let all = self.outages.iter().chain(&self.left);
+        all.filter(|(_, runs)| runs.contains(&run)).map(|(upstream, _)| upstream.clone()).collect()
+    }
+
+    fn waits(&mut self, upstream: String, run: RunNo, how: Waiting) {
+        for all in [&mut self.outages, &mut self.left] {
+            if let Some(runs) = all.get_mut(&upstream) {
+                runs.remove(&run);
+            }
+        }
+        match how {
+            Waiting::Waits => self.outages.entry(upstream).or_default().extend([run]),
+            Waiting::Left => self.left.entry(upstream).or_default().extend([run]),
+            Waiting::Over => {}
+        }
+        self.outages.retain(|_, runs| !runs.is_empty());
+        self.left.retain(|_, runs| !runs.is_empty());
+        // The outage is over when nobody waits any more; the next one asks anew.
+        let (outages, left) = (&self.outages, &self.left);
+        self.asked.retain(|upstream, _| outages.contains_key(upstream) || left.contains_key(upstream));
     }
 
     /// Records that a letter could not be delivered. `letter` counts the failed try: after `most` tries the

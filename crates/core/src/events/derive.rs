@@ -77,6 +77,11 @@ fn outage(run: &Run) -> Option<&Outage> {
     run.awaited_outage().map(|(outage, _)| outage)
 }
 
+/// Returns whether a run that waited for its provider goes on, or would if somebody drove it: the provider answered.
+fn goes_on(was: Status, is: Status) -> bool {
+    matches!(is, Status::Running | Status::Waiting) || (was, is) == (Status::Interrupted, Status::Interrupted)
+}
+
 fn has_overrun(e: &Entry) -> bool {
     e.call.as_ref().is_some_and(|call| !call.overrun().is_zero())
 }
@@ -106,6 +111,9 @@ impl Found {
                 "message": run.why(),
                 "wake_at": run.wake_at.map(|at| at.0),
             });
+            if let Some(outage) = outage(run) {
+                about["upstream"] = outage.upstream.as_str().into();
+            }
             if let Some(evidence) = run.halt.as_ref().and_then(|halt| halt.waited.as_ref()) {
                 about["waited"] = json!(evidence);
             }
@@ -118,13 +126,19 @@ impl Found {
             }
             self.push(Kind::Status, no, None, about);
         }
-        match (waited, outage(run)) {
-            (before, Some(outage)) if before.is_none_or(|b| b.upstream != outage.upstream) => {
-                let (code, message) = (outage.cause.code(), outage.to_string());
-                let about = json!({ "upstream": outage.upstream, "code": code, "message": message });
+        match (waited, run.awaited_outage()) {
+            (before, Some((outage, since))) if before != Some(outage) => {
+                let about = json!({
+                    "upstream": outage.upstream,
+                    "code": outage.cause.code(),
+                    "message": outage.to_string(),
+                    "needs_a_person": outage.cause.needs_a_person(),
+                    "began_at": since.began.0,
+                });
                 self.push(Kind::OutageBegan, no, None, about);
             }
-            (Some(outage), None) => {
+            // A run that ends, or whose wait its supervisor ended, tells nothing of its provider.
+            (Some(outage), None) if goes_on(was, run.status) => {
                 self.push(Kind::OutageEnded, no, None, json!({ "upstream": outage.upstream }));
             }
             _ => {}

@@ -43,7 +43,7 @@ named! {
         Overrun "overrun",
         /// The outcome of a call or step became unknown.
         Doubt "doubt",
-        /// A run waits for its provider.
+        /// A run waits for its provider, or the cause of the outage that it waits through is another one now.
         OutageBegan "outage_began",
         /// The provider that a run waited for answers again.
         OutageEnded "outage_ended",

@@ -122,6 +122,11 @@ impl Entry {
         self.kind == Kind::Call && self.state == State::Unknown
     }
 
+    /// Returns whether the entry is a call that failed and cost nothing, such as one that its provider refused.
+    pub fn is_unpaid(&self) -> bool {
+        self.kind == Kind::Call && self.state == State::Failed && self.spent.cost() == 0
+    }
+
     /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope has
     /// reserved or spent.
     ///

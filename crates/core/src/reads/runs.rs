@@ -1,8 +1,7 @@
 //! Lists of runs, filtered by what their rows and specs say, newest first; and what a row alone does not say of its run.
 
-use super::{Bounds, rows};
+use super::{Bounds, lives, rows};
 use crate::{
-    price::has_family,
     run::{Masks, Run, Status},
     store::{self, RunFilter, RunView, Store},
     words::{Micros, RunNo, Seq},
@@ -18,7 +17,7 @@ pub struct RunSearch {
     pub name: Option<String>,
     /// Key of a tag, with its value unless any will do.
     pub tag: Option<(String, Option<String>)>,
-    /// Restricts to runs whose command was started in this directory or below it.
+    /// Restricts to runs that were begun in this directory or below it.
     pub directory: Option<String>,
     /// Restricts to runs created at this time or later.
     pub since: Option<Micros>,
@@ -51,7 +50,7 @@ impl RunSearch {
         };
         let started_in = |directory: &String| {
             let below = |own: &str| own.strip_prefix(directory.trim_end_matches('/')).map(str::to_owned);
-            let own = spec.command.as_ref().and_then(|command| below(&command.directory));
+            let own = spec.begun_in().and_then(below);
             own.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         (self.statuses.is_empty() || self.statuses.contains(&run.status))
@@ -131,7 +130,10 @@ pub fn still_since(store: &dyn Store, run: &Run) -> Result<Option<Micros>, store
         Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
         Status::Completed => Ok(run.ended_at),
         Status::Interrupted | Status::Halted | Status::Failed | Status::Cancelled => {
-            let attempts = store.attempts(run.no)?;
+            let mut attempts = store.attempts(run.no)?;
+            if let Some(newest) = attempts.last_mut() {
+                newest.ended_at = lives::end(store, run, newest, None)?;
+            }
             let ends: Option<Vec<Micros>> = attempts.iter().map(|a| a.ended_at).collect();
             // A halted run's agent lives on until it is stopped.
             Ok(ends.map_or(run.ended_at, |ends| ends.into_iter().max().or(run.ended_at)))
@@ -163,11 +165,9 @@ pub fn resume_commands(view: &RunView, word: &str) -> Vec<String> {
                 None => vec![resume],
             }
         }
-        (Status::Halted, Some(halt)) if halt.is_fee => vec![format!("{resume} --unpriced free")],
         (Status::Halted, Some(halt)) if halt.code == "price_unknown" => {
-            let known = halt.model.as_deref().is_some_and(has_family);
-            let flags = ["--prices FILE", "--unpriced free", "--unpriced dearest"];
-            flags[..2 + usize::from(known)].iter().map(|flag| format!("{resume} {flag}")).collect()
+            let ways = halt.ways_out(word).into_iter().map(|(_, command)| command);
+            ways.filter(|command| command.starts_with(&resume)).collect()
         }
         (Status::Halted, Some(halt)) if halt.is_accepted_by_resuming() => vec![resume],
         _ => Vec::new(),

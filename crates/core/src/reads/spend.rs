@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{entries, rows};
 use crate::{
     engine::{Forget, Forgot},
-    envelope::Per,
+    envelope::{Per, Unit},
     state::Table,
     store::{self, Ask as _, Durability, LedgerLine, RunView, Store},
     words::{BadText, Micros, RunNo},
@@ -76,6 +76,8 @@ pub struct Sum {
     pub unbacked_nano_usd: i64,
     /// Number of calls of which a part has no known price, which is in no sum.
     pub unpriced_calls: i64,
+    /// Number of `calls` that failed and cost nothing.
+    pub unpaid_calls: i64,
 }
 
 impl Sum {
@@ -90,6 +92,7 @@ impl Sum {
         self.doubt_nano_usd = self.doubt_nano_usd.saturating_add(line.doubt_nano_usd);
         self.unbacked_nano_usd = self.unbacked_nano_usd.saturating_add(line.unbacked_nano_usd);
         self.unpriced_calls += line.unpriced_calls;
+        self.unpaid_calls += line.unpaid_calls;
     }
 }
 
@@ -169,8 +172,24 @@ pub fn forget(store: &dyn Store, verb: Forget) -> Result<Forgot, store::Error> {
     store.ask(verb, Durability::Synced).wait()
 }
 
+/// Counts the calls of a run that failed and cost nothing.
+pub fn unpaid_calls(store: &dyn Store, view: &RunView) -> Result<i64, store::Error> {
+    if view.envelope.spent[Unit::Calls] == 0 {
+        return Ok(0);
+    }
+    let no = view.run.no;
+    entries::each(store, no).try_fold(0, |sum, entry| {
+        // A fork shares entries of its origin, which paid for them.
+        Ok(sum + entry.map(|e| i64::from(e.run == no && e.is_unpaid()))?)
+    })
+}
+
 /// Returns the kept lines of runs that are gone, of the days in a span of time, and whether each is of list prices.
-fn kept(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(LedgerLine, bool)>, store::Error> {
+pub fn kept(
+    store: &dyn Store,
+    since: Micros,
+    until: Micros,
+) -> Result<Vec<(LedgerLine, bool)>, store::Error> {
     let mut kept = Vec::new();
     for row in rows::list(store, Table::Spend)? {
         let (mut lines, is_listed) = match rows::decode::<Kept>(&row)? {

@@ -39,8 +39,10 @@ impl For {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub for_what: For,
-    /// Reason in words; empty if none is recorded.
+    /// Newest reason in words; empty if none is recorded.
     pub why: String,
+    /// Time since which that reason holds.
+    pub why_since: Micros,
     /// Provider whose outage it waited for.
     pub upstream: Option<String>,
     pub from: Micros,
@@ -73,12 +75,21 @@ fn add(waits: &mut Vec<Wait>, event: &Event) {
                 (Some("waiting"), None) => For::Person,
                 _ => return,
             };
-            waits.push(Wait { for_what, why: message, upstream: None, from: event.at, to: None });
+            // A run that is taken up in an outage waits on, and no other event tells that.
+            let upstream = about("upstream").map(str::to_owned);
+            waits.push(Wait {
+                for_what,
+                why: message,
+                why_since: event.at,
+                upstream,
+                from: event.at,
+                to: None,
+            });
         }
-        // Comes with the change of status, or while the run waits for something else.
+        // Comes with the change of status, with another cause, or while the run waits for something else.
         Kind::OutageBegan => {
             if let Some(wait) = current {
-                (wait.for_what, wait.why) = (For::Provider, message);
+                (wait.for_what, wait.why, wait.why_since) = (For::Provider, message, event.at);
                 wait.upstream = about("upstream").map(str::to_owned);
             }
         }
@@ -102,26 +113,35 @@ mod tests {
         for (at, kind, about) in [
             (1, Kind::Status, json!({ "to": "waiting", "code": "provider_outage", "message": "halted" })),
             (1, Kind::OutageBegan, json!({ "upstream": "a", "message": "a fails with 529" })),
+            (3, Kind::OutageBegan, json!({ "upstream": "a", "message": "a refuses the key (401)" })),
             (5, Kind::Status, json!({ "to": "running" })),
             (5, Kind::OutageEnded, json!({ "upstream": "a" })),
             (6, Kind::Status, json!({ "to": "sleeping" })),
             (8, Kind::Status, json!({ "to": "waiting", "code": "cost_exceeded", "message": "no room" })),
             (9, Kind::Status, json!({ "to": "waiting", "code": null })),
+            (10, Kind::Status, json!({ "to": "interrupted" })),
+            (
+                11,
+                Kind::Status,
+                json!({ "to": "waiting", "code": "key_refused", "message": "a is out", "upstream": "a" }),
+            ),
         ] {
             add(&mut waits, &event(at, kind, about));
         }
-        let wait = |for_what, why: &str, from, to: Option<i64>| Wait {
+        let wait = |for_what, (why, why_since): (&str, i64), from, to: Option<i64>| Wait {
             for_what,
             why: why.into(),
+            why_since: Micros(why_since),
             upstream: (for_what == For::Provider).then(|| "a".to_owned()),
             from: Micros(from),
             to: to.map(Micros),
         };
         let wanted = [
-            wait(For::Provider, "a fails with 529", 1, Some(5)),
-            wait(For::Limit, "", 6, Some(8)),
-            wait(For::Budget, "no room", 8, Some(9)),
-            wait(For::Person, "", 9, None),
+            wait(For::Provider, ("a refuses the key (401)", 3), 1, Some(5)),
+            wait(For::Limit, ("", 6), 6, Some(8)),
+            wait(For::Budget, ("no room", 8), 8, Some(9)),
+            wait(For::Person, ("", 9), 9, Some(10)),
+            wait(For::Provider, ("a is out", 11), 11, None),
         ];
         assert_eq!(waits, wanted);
     }

@@ -32,8 +32,8 @@ pub struct Exit {
     /// Number of requests of the attempt that passed unread on opened hosts.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread: i64,
-    /// Code and message with which the proxy itself refused the attempt's last call; `None` if it let a call through, or
-    /// none came.
+    /// Code and message with which the proxy itself refused the attempt's last call; `None` if it let that call through,
+    /// none came, or the agent did without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

@@ -31,7 +31,7 @@ use crate::{
     named,
     run::rules::Rules,
     state::Conflicts,
-    words::{AttemptNo, BudgetNo, Digest, EnvelopeNo, Fence, Micros, Outage, RunId, RunNo, Seq},
+    words::{AttemptNo, BudgetNo, Digest, EnvelopeNo, Fence, Micros, OutSince, Outage, RunId, RunNo, Seq},
 };
 
 named! {
@@ -300,6 +300,10 @@ pub struct Spec {
     /// Tool rules of the run's policy, as they were when the run was created; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
+    /// Directory in which a program with the engine inside began the run, which has no command; `None`: that of the command,
+    /// or none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// Files that a program keeps with its run, which need not have a command; `None`: none, or those of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<KeptFiles>,
@@ -323,6 +327,11 @@ impl Spec {
     pub fn is_shell_loop(&self) -> bool {
         let (tag, kind) = Spec::SHELL_LOOP;
         self.command.is_none() && self.tags.get(tag).is_some_and(|own| own == kind)
+    }
+
+    /// Returns the directory in which the run was begun; `None` if none is known.
+    pub fn begun_in(&self) -> Option<&str> {
+        self.command.as_ref().map(|command| command.directory.as_str()).or(self.directory.as_deref())
     }
 
     /// Returns the run's loop settings; `None` if the run is no loop.
@@ -442,12 +451,13 @@ impl Run {
         }
     }
 
-    /// Returns the outage of the provider that the run waits for, or waited for when its process died, and the time since
-    /// which it waits; `None` if it does not.
-    pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
+    /// Returns the outage of the provider that the run waits for, or waited for when its process died, and since when;
+    /// `None` if it does not wait for one.
+    pub fn awaited_outage(&self) -> Option<(&Outage, OutSince)> {
         let waits = matches!(self.status, Status::Waiting | Status::Interrupted);
         let refusal = self.halt.as_ref().filter(|_| waits)?;
-        Some((refusal.outage.as_deref()?, refusal.at))
+        let since = OutSince { began: refusal.at, cause: refusal.cause_at.unwrap_or(refusal.at) };
+        Some((refusal.outage.as_deref()?, since))
     }
 
     /// Returns whether an approval is pending.

@@ -101,6 +101,9 @@ pub struct LedgerLine {
     /// Number of calls of which a part has no known price, which is in no sum.
     #[serde(default)]
     pub unpriced_calls: i64,
+    /// Number of calls that failed and cost nothing. They are among `calls`.
+    #[serde(default)]
+    pub unpaid_calls: i64,
 }
 
 impl LedgerLine {
@@ -118,6 +121,7 @@ impl LedgerLine {
             doubt_nano_usd: if e.state == State::Unknown { e.held.cost() } else { 0 },
             unbacked_nano_usd: e.unbacked().cost(),
             unpriced_calls: i64::from(call.unpriced.is_some()),
+            unpaid_calls: if e.is_unpaid() { e.spent[Unit::Calls] } else { 0 },
         })
     }
 
@@ -144,6 +148,7 @@ impl LedgerLine {
         self.doubt_nano_usd += more.doubt_nano_usd;
         self.unbacked_nano_usd += more.unbacked_nano_usd;
         self.unpriced_calls += more.unpriced_calls;
+        self.unpaid_calls += more.unpaid_calls;
     }
 }
 

@@ -25,7 +25,7 @@ pub use clock::{Clock, Entropy, JumpFilter, ManualClock, SeededEntropy};
 pub use digest::{BadHex, Digest, MatchKey, RequestDigest};
 pub use id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot};
 pub use money::{NanoUsd, PicoUsdPerToken};
-pub use outage::{Cause, Outage};
+pub use outage::{Cause, OutSince, Outage};
 pub use row::{Row, Touch};
 pub use usage::{ServiceTier, Usage};
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Micros;
+
 /// Cause of an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +55,11 @@ impl Cause {
         }
     }
 
+    /// Returns whether both causes are of one kind: they have one code, and ask the same of a person.
+    pub fn is_like(self, other: Cause) -> bool {
+        self.code() == other.code() && self.needs_a_person() == other.needs_a_person()
+    }
+
     /// Returns whether an outage of this cause lasts until a person does something about it.
     pub fn needs_a_person(self) -> bool {
         matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_) | Cause::Untrusted)
@@ -80,6 +87,43 @@ impl fmt::Display for Cause {
 pub struct Outage {
     pub upstream: String,
     pub cause: Cause,
+}
+
+impl Outage {
+    /// Returns what a person does to end the outage; `None` if it ends by itself.
+    pub fn remedy(&self) -> Option<String> {
+        let upstream = &self.upstream;
+        match self.cause {
+            Cause::KeyRefused(_) => Some(format!("set a key that {upstream} takes")),
+            Cause::Untrusted => Some(format!(
+                "set SSL_CERT_FILE to a file that has the authority of {upstream}'s certificate"
+            )),
+            Cause::QuotaEnded(_) => Some(format!("add credit at {upstream}")),
+            Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Lost | Cause::Failing(_) => None,
+        }
+    }
+
+    /// Returns how a run goes on that waits for the provider. `resume`: what takes the run up.
+    pub fn hint(&self, is_driven: bool, resume: &str) -> String {
+        match (self.remedy(), is_driven) {
+            // A process asks with the key and the certificates that it began with.
+            (Some(remedy), true) if matches!(self.cause, Cause::QuotaEnded(_)) => {
+                format!("{remedy}: it goes on by itself then, or at once with {resume}")
+            }
+            (Some(remedy), _) => format!("{remedy}, then {resume}"),
+            (None, true) => format!("it goes on by itself when {} answers again", self.upstream),
+            (None, false) => format!("{resume}: it waits on until {} answers again", self.upstream),
+        }
+    }
+}
+
+/// Times of an outage that a run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutSince {
+    /// Time at which the outage began, with whatever cause.
+    pub began: Micros,
+    /// Time since which its cause is of the kind that it is now.
+    pub cause: Micros,
 }
 
 impl fmt::Display for Outage {

@@ -175,6 +175,33 @@ async fn a_script_calls_its_tools_turn_by_turn() {
     assert_eq!(said(MESSAGES, &provided.ask(MESSAGES, &request).await.json()), "done");
 }
 
+// Bug: an agent's next tool was forgotten after it was resumed. Cause: what was said to it then had no lines of its own, and
+// those of the message before were not looked for.
+#[tokio::test]
+async fn a_script_goes_on_after_a_note_that_came_between_and_is_over_with_its_answer() {
+    let provided = provide(Options::default()).await;
+    let script = "go\nmock: tool ls {\"n\": 1}\nmock: tool ls {\"n\": 2}\nmock: reply done";
+    let mut request = with(says(script), json!({"tools": [{"name": "ls"}]}));
+    let push = |request: &mut Value, message: Value| {
+        request["messages"].as_array_mut().unwrap().push(message);
+    };
+    for n in [1, 2] {
+        let answer = provided.ask(MESSAGES, &request).await.json();
+        assert_eq!(answer["content"][0]["input"], json!({"n": n}), "{answer}");
+        let result =
+            json!({"type": "tool_result", "tool_use_id": answer["content"][0]["id"], "content": "x"});
+        push(&mut request, json!({"role": "assistant", "content": answer["content"]}));
+        push(&mut request, json!({"role": "user", "content": [result]}));
+        if n == 1 {
+            push(&mut request, json!({"role": "user", "content": "You were started again."}));
+        }
+    }
+    assert_eq!(said(MESSAGES, &provided.ask(MESSAGES, &request).await.json()), "done");
+    push(&mut request, json!({"role": "assistant", "content": "done"}));
+    push(&mut request, json!({"role": "user", "content": "thanks"}));
+    assert_ne!(said(MESSAGES, &provided.ask(MESSAGES, &request).await.json()), "done");
+}
+
 #[tokio::test]
 async fn a_script_calls_no_tool_that_is_not_offered() {
     let provided = provide(Options::default()).await;
@@ -186,6 +213,11 @@ async fn a_script_calls_no_tool_that_is_not_offered() {
     let refused = provided.ask(MESSAGES, &with(request, json!({"tools": [{"name": "cat"}]}))).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.text().contains("offers [\\\"cat\\\"]"), "{}", refused.text());
+    // Bug: a tool of the provider's own that has no name hid that the script's was not offered.
+    let nameless = json!({"model": "m", "input": "mock: tool ls", "tools": [{"type": "local_shell"}]});
+    let refused = provided.ask(RESPONSES, &nameless).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());
+    assert!(refused.text().contains("local_shell"), "{}", refused.text());
 }
 
 #[tokio::test]

@@ -113,12 +113,12 @@ mod tests {
             lost: None,
         };
         let told = words(
-            "signal 9 (SIGKILL)",
+            "killed by SIGKILL",
             &[call(Outcome::Finished { code: Some(0) }), call(Outcome::EndedByOutlast)],
         );
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines.len(), 4, "{told}");
-        assert!(lines[0].starts_with("[Outlast] Your program ended (signal 9 (SIGKILL))"), "{told}");
+        assert!(lines[0].starts_with("[Outlast] Your program ended (killed by SIGKILL)"), "{told}");
         assert!(
             lines[1].starts_with(
                 "Before the crash you had started: Bash `make deploy\\nmock: tool x 'y'`, at 2026-"

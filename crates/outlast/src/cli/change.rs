@@ -38,13 +38,13 @@ Examples:
 #[derive(Args, Clone, Debug, Default)]
 pub struct AddSharedArgs {
     /// Dollars
-    #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
+    #[arg(long, value_name = "AMOUNT", value_parser = values::more_usd)]
     pub add_usd: Option<i64>,
     /// Tokens
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::more_count)]
     pub add_tokens: Option<i64>,
     /// LLM calls
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::more_count)]
     pub add_calls: Option<i64>,
 }
 
@@ -54,16 +54,16 @@ pub struct AddArgs {
     #[command(flatten)]
     pub shared: AddSharedArgs,
     /// Turns of the agent's loop
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::more_count)]
     pub add_loops: Option<i64>,
     /// Time since the run began
-    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    #[arg(long, value_name = "TIME", value_parser = values::more_ms)]
     pub add_wall: Option<i64>,
     /// Time during which the agent is running
-    #[arg(long, value_name = "TIME", value_parser = values::ms)]
+    #[arg(long, value_name = "TIME", value_parser = values::more_ms)]
     pub add_active: Option<i64>,
     /// Restarts after the agent died
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::more_count)]
     pub add_restarts: Option<i64>,
 }
 

@@ -1,5 +1,6 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
+use outlast_core::engine;
 use outlast_view::{BudgetLine, lines};
 
 use super::prelude::*;
@@ -15,6 +16,11 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };
+    // No limit of a run matters that never goes on.
+    if before.run.status == Status::Cancelled {
+        let (id, status) = (called(&before), before.run.status.name());
+        return Err(store::Error::Engine(engine::Error::RunEnded { id, status }).into());
+    }
     let limits = &before.envelope.limits;
     if let Some(unit) =
         Unit::ALL.into_iter().find(|unit| raise.add[*unit].is_some() && limits[*unit].is_none())

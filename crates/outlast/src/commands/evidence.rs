@@ -30,22 +30,11 @@ impl Evidence {
         Ok(Evidence { lines, ..Evidence::default() })
     }
 
-    /// Adds an entry of the attempt.
-    ///
-    /// The end of an attempt that was lost with its supervisor is its latest sign of life: its last heartbeat, or a later
-    /// time at which an entry of its own was opened or answered. `attempt` takes it.
-    pub fn add(&mut self, attempt: &mut Attempt, e: &Entry) {
+    /// Adds an entry of the attempt, whose end is that which [`lives::attempts`](outlast_core::reads::lives::attempts) tells.
+    pub fn add(&mut self, attempt: &Attempt, e: &Entry) {
         // Items and steps repeat the charges of the calls made in them.
         if e.kind == Kind::Call {
             self.cost_nano_usd += e.spent.cost() + e.held.cost();
-        }
-        let Some(ended) = attempt.ended_at else { return };
-        if attempt.exit.as_ref().is_some_and(|exit| exit.lost) {
-            let itself = e.call.as_ref().is_some_and(|call| call.correction.is_none());
-            let answered = e.closed_at.filter(|_| itself && matches!(e.state, State::Done | State::Failed));
-            let end = ended.max(e.opened_at).max(answered.unwrap_or(ended));
-            attempt.ended_at = Some(end);
-            self.open.retain(|e| was_open(e, end));
         }
         self.open.extend(attempt.ended_at.filter(|ended| was_open(e, *ended)).map(|_| e.clone()));
     }

@@ -232,8 +232,12 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
         let root = files.root.to_string_lossy();
         return Ok(page.json(&json!({ "run": view.run.id, "directory": root, "snapshots": rows }))?);
     }
-    if history.steps.is_empty() {
-        page.line("no snapshot yet")?;
+    match history.steps.is_empty() {
+        true => page.line("no snapshot yet")?,
+        false => page.line(&format!(
+            "a number is that of the entry before which the files were so; `outlast journal {}` tells the entries",
+            called(&view)
+        ))?,
     }
     Ok(())
 }

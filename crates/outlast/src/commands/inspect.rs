@@ -4,13 +4,13 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use outlast_core::{
     journal::{ItemRow, job::Standing},
-    reads::lives::{Drivers, Loss},
+    reads::lives::{self, Drivers, Loss},
 };
 use outlast_process::identity;
 use outlast_view::{Job, end_words};
 
 use super::{export::exception, jobs, prelude::*};
-use crate::render::story::lives;
+use crate::render::story;
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
 ///
@@ -161,7 +161,7 @@ fn cut(text: &str) -> String {
 impl JobReport {
     fn gather(store: &dyn Store, job: Job, view: RunView) -> Result<JobReport, CliError> {
         let no = view.run.no;
-        let attempts = store.attempts(no)?;
+        let attempts = lives::attempts(store, &view.run)?;
         let mut told = JobReport {
             drivers: Drivers::read(store, &attempts, identity::of_self().ok())?,
             attempts,
@@ -250,7 +250,7 @@ impl JobReport {
         let calls = some(e.spent[Unit::Calls], "call");
         page.line(&format!("  {} usd for {calls}{doubt}", usd(e.spent.cost())))?;
         let (active, wall) = self.times();
-        let lives = lives(&self.attempts);
+        let lives = story::lives(&self.attempts);
         page.line(&format!("  {} in {lives}, {} since it began", time::span(active), time::span(wall)))?;
         if let Some((no, at)) = self.farthest() {
             page.line(&format!("  attempt {no} got farthest: to input {at}"))?;

@@ -10,7 +10,7 @@ use crate::{
     program::checkout,
     render::{
         did::Did,
-        next::{RunWithNext, is_unmetered},
+        next::{RunWithNext, has_no_call},
         short::short,
         time::When,
     },
@@ -116,7 +116,7 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 
 /// Returns the next step for a run. Entries are read of a run alone that called no model, and at most `FIRST` of them.
 fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
-    if !is_unmetered(view) {
+    if !has_no_call(view) {
         return Ok(next(view, view.run.id.as_str()));
     }
     let first = store.entries(view.run.no, Seq(0), FIRST)?;
@@ -142,7 +142,7 @@ fn head() -> Table {
 
 /// Returns the cells of `--wide`: where the run's command was started, what is checked out there now, and its tags.
 fn place(view: &RunView) -> Vec<Cell> {
-    let directory = view.spec.command.as_ref().map(|command| command.directory.as_str());
+    let directory = view.spec.begun_in();
     let branch = directory.and_then(|directory| checkout::branch(Path::new(directory)));
     let tags: Vec<String> = view.spec.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     vec![

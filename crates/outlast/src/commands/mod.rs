@@ -67,6 +67,7 @@ use crate::{
     loops::{self, typed as shell},
     mcp,
     program::{actor::actor, error::MachineError, server::Over},
+    render::text::print_whole,
     serve::{self, mock, ui},
     supervisor::{self, strays},
 };
@@ -466,6 +467,9 @@ pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Work::OnStore(needs, run) => {
             let context = ready(around)?;
+            if !context.is_on_terminal {
+                print_whole();
+            }
             let (store, by) = (needs.open(&context)?, actor(&context.around));
             let wait = &mut thread::sleep;
             on_stdout(context.look, |page| {

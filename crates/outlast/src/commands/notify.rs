@@ -148,6 +148,10 @@ fn retry(store: &dyn Store, told: &Notify, only: Option<&str>, page: &mut Page) 
 
 fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8, CliError> {
     named(only, told.endpoints.iter().map(|e| e.name.as_str()))?;
+    if told.endpoints.is_empty() {
+        let hint = "name one in [notify] of ~/.config/outlast/outlast.toml: see docs/guides/notify.md";
+        return Err(CliError::usage("no endpoint is configured that could be told", Some(hint)));
+    }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Runtime)?;
     let mut code = exit_code::OK;
@@ -173,8 +177,6 @@ fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -
     }
     if page.look.json {
         page.json(&json!({ "endpoints": all }))?;
-    } else if told.endpoints.is_empty() {
-        page.line("no endpoint is configured; see [notify] in docs/guides/notify.md")?;
     }
     Ok(code)
 }

@@ -139,6 +139,10 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     table.row(row);
     let look = page.look;
     page.text(&table.render(look, 0))?;
+    if total.unpaid_calls > 0 {
+        let all = some(total.calls, "call");
+        page.line(&format!("{} of {all} failed and cost nothing", total.unpaid_calls))?;
+    }
     if total.unpriced_calls > 0 {
         let count = some(total.unpriced_calls, "call");
         page.line(&format!("{count}: what has no known price is in no sum"))?;

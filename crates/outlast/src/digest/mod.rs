@@ -17,7 +17,7 @@ use outlast_core::{
         happened,
         lives::Drivers,
         runs::still_since,
-        spend::Sum,
+        spend::{self, Sum},
         waits::{self, For},
     },
     run::{Identity, Status},
@@ -123,6 +123,10 @@ pub fn gather(
         facts.entry(view.id.run).or_default().asks = true;
     }
     let (mut runs, mut total) = (Vec::new(), Sum::default());
+    // What is gone has cost all the same.
+    for (line, is_listed) in spend::kept(store, since, until)? {
+        total.add(&line, is_listed);
+    }
     let (mut deaths, mut rebought, mut waited) = (0, 0, Vec::new());
     for (no, mut of_run) in facts {
         // A run that was removed since is told by what is left of it: nothing.
@@ -135,6 +139,13 @@ pub fn gather(
         of_run.waits = waits::list(store, no)?;
         of_run.waits.retain(|wait| wait.from < until && wait.to.is_none_or(|to| to >= since));
         waited.extend(of_run.waits.iter().map(|wait| (no, wait.clone())));
+        // A run whose process died in an outage waits no longer, and the outage goes on for all that is known.
+        if let (Some((outage, _)), Some((of, wait))) = (view.run.awaited_outage(), waited.last_mut())
+            && *of == no
+            && wait.upstream.as_ref() == Some(&outage.upstream)
+        {
+            wait.to = None;
+        }
         let bought_again = bought_again(store, &view, since, until)?;
         rebought += bought_again;
         let standing = standing(&view, of_run.asks);
@@ -150,6 +161,7 @@ pub fn gather(
         host: ground.host.clone(),
         link: ground.link_to(None),
         calls: total.calls,
+        unpaid_calls: total.unpaid_calls,
         cost: cost(&total, deaths, rebought),
         outages: outages(waited),
         approvals: asked.iter().map(Approval::new).collect(),
@@ -237,21 +249,26 @@ fn bought_again(
     Ok(Tax::of(&all).cost_nano_usd)
 }
 
-/// Merges what runs waited for in outages of providers: each outage lasts from the first run that waited to the last.
+/// Merges what runs waited for in outages of providers: each outage lasts from the first run that waited to the last, and
+/// is told with its newest cause.
 fn outages(mut waits: Vec<(RunNo, waits::Wait)>) -> Vec<DigestOutage> {
     waits.sort_by_key(|(_, wait)| wait.from);
     let mut told: Vec<(DigestOutage, BTreeSet<RunNo>)> = Vec::new();
-    for (run, waits::Wait { why, upstream, from, to, .. }) in waits {
+    for (run, waits::Wait { why, why_since, upstream, from, to, .. }) in waits {
         let Some(upstream) = upstream else { continue };
         let goes_on =
             |outage: &DigestOutage| outage.upstream == upstream && outage.to.is_none_or(|to| to.0 >= from);
         match told.iter_mut().find(|(outage, _)| goes_on(outage)) {
             Some((outage, runs)) => {
                 runs.insert(run);
+                if why_since > outage.why_since.0 {
+                    (outage.why, outage.why_since) = (why, Time(why_since));
+                }
                 (outage.to, outage.runs) = (outage.to.zip(to).map(|(a, b)| a.max(Time(b))), runs.len());
             }
             None => {
-                let outage = DigestOutage { upstream, why, from: Time(from), to: to.map(Time), runs: 1 };
+                let (why_since, to) = (Time(why_since), to.map(Time));
+                let outage = DigestOutage { upstream, why, why_since, from: Time(from), to, runs: 1 };
                 told.push((outage, BTreeSet::from([run])));
             }
         }

@@ -4,10 +4,13 @@ use std::{fs, process::Command, sync::Arc};
 
 use outlast_core::{
     engine::{
-        AwaitProvider, Claim, Claimed, EndAttempt, ProviderAnswered, Register, Start, run::end_attempt::Then,
+        AwaitProvider, Claim, Claimed, DeclareDead, EndAttempt, ProviderAnswered, Register, Start,
+        run::end_attempt::Then,
     },
     memory::MemoryStore,
+    reads::rows,
     run::{self, Exit, Identity, Spec},
+    state::Table,
     store::{Ask as _, Durability},
     words::{Cause, Clock as _, ManualClock, Outage, Slot},
 };
@@ -91,6 +94,71 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     assert!(!told.contains("yesterday"), "{told}");
     let nightly = digest.runs.iter().find(|run| run.run.name.as_deref() == Some("nightly")).unwrap();
     assert_eq!(nightly.link.as_deref(), Some(format!("https://box/#/run/{}", nightly.run.run).as_str()));
+}
+
+#[test]
+fn an_outage_is_told_with_its_newest_cause_and_its_begin_while_it_lasts() {
+    let clock = Arc::new(ManualClock::new(NIGHT));
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(clock.clone()));
+    let run = |id: &str| {
+        let instance =
+            store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
+        let run = store.run_verb(Start::new(RunId::new(id).unwrap()), Durability::Synced).unwrap().run;
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+        store.run_verb(claim, Durability::Synced).unwrap();
+        (run, instance)
+    };
+    let is_out = |run, cause| {
+        let outage = Outage { upstream: "openai".into(), cause };
+        store.run_verb(AwaitProvider { run, outage }, Durability::Synced).unwrap();
+    };
+    let ((a, driver), (b, _)) = (run("a"), run("b"));
+    is_out(a, Cause::NoConnection);
+    is_out(b, Cause::NoConnection);
+    clock.advance_ms(3_600_000);
+    is_out(b, Cause::QuotaEnded(429));
+    clock.advance_ms(60_000);
+    let ground = Ground { host: "box".into(), here: None, page: None, logs: Box::new(|_| None) };
+    let outage = || {
+        let digest = gather(&*store, &ground, NIGHT, clock.now()).unwrap();
+        text(&digest).lines().find(|line| line.starts_with("openai")).unwrap().to_owned()
+    };
+    let told = "openai says that the quota has ended (429) since 23:13:20, out since 22:13:20; 2 runs waited";
+    assert_eq!(outage(), told);
+    // A death of whoever waited ends no outage.
+    let answered = ProviderAnswered { run: b, upstream: "openai".into() };
+    let dies = |instance| {
+        let heartbeat_seen = store.instance(instance).unwrap().unwrap().heartbeat;
+        let dead = DeclareDead { instance, heartbeat_seen, left: false, heir: None };
+        store.run_verb(dead, Durability::Synced).unwrap();
+    };
+    dies(driver);
+    assert_eq!(outage(), told);
+    store.run_verb(answered, Durability::Synced).unwrap();
+    assert_eq!(outage(), told, "a still waits, for all that is known");
+}
+
+// Bug: a run that was removed had cost nothing in the digest, and something in `spend`.
+#[test]
+fn what_a_removed_run_has_cost_is_in_the_digest_as_it_is_in_the_spend() {
+    let clock = Arc::new(ManualClock::new(NIGHT));
+    let store = MemoryStore::new(clock.clone());
+    let kept = serde_json::json!([{
+        "run": 77, "upstream": "openai", "model": "gpt-4o-mini", "day": NIGHT.0.div_euclid(86_400_000_000), "calls": 3,
+        "tokens": 9, "spent_nano_usd": 2_000_000, "doubt_nano_usd": 0, "unbacked_nano_usd": 0, "unpaid_calls": 1,
+    }]);
+    let put = rows::put(Table::Spend, "77", &kept, None).unwrap();
+    store.run_verb(put, Durability::Synced).unwrap();
+    let ground = Ground { host: "box".into(), here: None, page: None, logs: Box::new(|_| None) };
+    let until = clock.now().plus_ms(1_000);
+    let digest = gather(&store, &ground, NIGHT, until).unwrap();
+    let total = spend::spend(&store, &[], NIGHT, until).unwrap().total;
+    assert_eq!((digest.calls, digest.cost.billed.nano()), (total.calls, total.spent_nano_usd));
+    assert!(
+        text(&digest).contains("2 calls, 0.002 usd billed; 1 call failed and cost nothing"),
+        "{}",
+        text(&digest)
+    );
 }
 
 /// What an agent's repository may name is not run: git is asked with its settings, and they are the agent's.

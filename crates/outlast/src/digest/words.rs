@@ -1,13 +1,13 @@
 //! Words of a digest: a title of one line, and a text that fits a message.
 
-use outlast_core::words::Micros;
-use outlast_view::{Digest, DigestRun, Standing, money};
+use outlast_view::{Digest, DigestCost, DigestRun, Standing, money};
 
 use crate::render::{
     amount::some,
     look::{clean, clean_line},
     short::short_id,
-    story::{asks, items, last_words, newest, waited},
+    story::{asks, items, last_words, newest, out_of, waited},
+    text::is_whole,
     time,
 };
 
@@ -44,7 +44,7 @@ pub fn title(digest: &Digest) -> String {
 pub fn text(digest: &Digest) -> String {
     let (since, until) = (time::moment(digest.since.0), time::moment(digest.until.0));
     let mut out = vec![format!("{since} to {until}")];
-    out.push(money_words(&digest.cost.billed, &digest.cost.listed, digest.calls));
+    out.push(money_words(digest));
     if digest.cost.deaths > 0 {
         let again = match digest.cost.rebought.nano() {
             0 => String::new(),
@@ -53,13 +53,11 @@ pub fn text(digest: &Digest) -> String {
         out.push(format!("{}{again}", some(digest.cost.deaths, "death")));
     }
     for outage in &digest.outages {
-        let lasted = |to: Micros| format!("for {}", time::about(to.ms_since(outage.from.0)));
-        let lasted = outage.to.map_or_else(|| "and still does".to_owned(), |to| lasted(to.0));
         let runs = some(i64::try_from(outage.runs).unwrap_or(i64::MAX), "run");
+        let why = clean_line(&outage.why, LINE);
         out.push(format!(
-            "{} at {}, {lasted}; {runs} waited",
-            clean_line(&outage.why, LINE),
-            time::time_of_day(outage.from.0)
+            "{}; {runs} waited",
+            out_of(&why, outage.why_since.0, outage.from.0, outage.to.map(|to| to.0))
         ));
     }
     for run in digest.runs.iter().take(RUNS) {
@@ -70,16 +68,21 @@ pub fn text(digest: &Digest) -> String {
         out.push(format!("\n{} more: outlast digest --json", digest.runs.len() - RUNS));
     }
     let text = out.join("\n");
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(LONGEST).filter(|_| !is_whole()) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
 }
 
-fn money_words(billed: &money::Billed, listed: &money::Listed, calls: i64) -> String {
-    let mut out = format!("{}, {} usd billed", some(calls, "call"), money::usd(billed.nano()));
+fn money_words(digest: &Digest) -> String {
+    let DigestCost { billed, listed, .. } = &digest.cost;
+    let calls = some(digest.calls - digest.unpaid_calls, "call");
+    let mut out = format!("{calls}, {} usd billed", money::usd(billed.nano()));
     if listed.nano() > 0 {
         out.push_str(&format!(", {} usd at list price and not billed", money::usd(listed.nano())));
+    }
+    if digest.unpaid_calls > 0 {
+        out.push_str(&format!("; {} failed and cost nothing", some(digest.unpaid_calls, "call")));
     }
     out
 }

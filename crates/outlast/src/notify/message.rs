@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use outlast_core::{
     envelope::Unit,
-    events::Event,
+    events::{Event, Kind},
     store::RunView,
     words::{Micros, RunId},
 };
@@ -58,19 +58,25 @@ impl Message {
         run: Option<&RunView>,
         ground: &Ground,
     ) -> Message {
+        let halt = run.and_then(|view| view.run.awaited_outage().and(view.run.halt.as_ref()));
+        let asks = event.kind == Kind::OutageBegan && event.about["needs_a_person"] == true;
+        let words = if asks { "its provider needs a person" } else { topic.words() };
         let shown = match run {
             Some(view) => view.spec.name.clone().unwrap_or_else(|| short(view)),
             None => event.about["budget"].as_str().map_or("outlast".into(), |name| format!("budget {name}")),
         };
         let id = run.map(|view| view.run.id.clone());
         let mut text = text(event, topic, run.map(called).as_deref());
+        if let Some((halt, view)) = halt.filter(|_| asks).zip(run) {
+            text = format!("{text}\n{}", halt.hint(&called(view)));
+        }
         if let Some(view) = run {
             text = format!("{}\n{text}", facts(view, event.at, &ground.host));
         }
         Message {
             id: format!("evt_{}_{}_{endpoint}", event.mark.transaction, event.mark.no),
             topic: topic.name(),
-            title: format!("{shown}: {}", topic.words()),
+            title: format!("{shown}: {words}"),
             text: text.trim_end().chars().take(LONGEST).collect(),
             at: event.at,
             event: Some(view::Event::new(event, id.clone())),

@@ -15,7 +15,7 @@ use outlast_core::{
     engine::PutDelivery,
     events::{
         Event, EventQuery, Kind, Mark,
-        delivery::{Deed, Delivery, Digests, Letter},
+        delivery::{Deed, Delivery, Digests, Letter, Waiting},
     },
     run::Life,
     store::{self, Ask as _, Durability, Store},
@@ -324,32 +324,56 @@ impl Deeds {
         self.done.push(deed);
     }
 
-    /// Notes who waits for a provider by an event. Returns whether another run's message has told, or will tell, the same:
-    /// an outage and its end are told once, however many runs wait.
+    /// Notes who waits for a provider by an event. Returns whether another message has told, or will tell, the same: an
+    /// outage and its end are told once, however many runs wait, and what it asks of a person once for each kind of cause.
     fn is_told_already(&mut self, event: &Event) -> bool {
         let Some(run) = event.run else { return false };
-        let waits = match event.kind {
-            Kind::OutageBegan => true,
-            Kind::OutageEnded => false,
-            // Its provider answered, which an event of its own tells, or it waits for something.
-            Kind::Status if ["running", "waiting"].iter().any(|to| event.about["to"] == *to) => return false,
-            // It waits no longer, and its provider may still be out.
-            Kind::Status | Kind::RunRemoved => {
-                let waiting = self.delivery.outages.iter().filter(|(_, runs)| runs.contains(&run));
-                let upstreams: Vec<String> = waiting.map(|(upstream, _)| upstream.clone()).collect();
-                for upstream in upstreams {
-                    self.note(Deed::Waits { upstream, run, waits: false });
+        let about = |key: &str| event.about[key].as_str().unwrap_or_default();
+        let upstream = || about("upstream").to_owned();
+        let waits = |upstream, how| Deed::Waits { upstream, run, how };
+        match event.kind {
+            Kind::OutageBegan => {
+                let waiting =
+                    self.delivery.outages.get(about("upstream")).is_some_and(|runs| !runs.is_empty());
+                self.note(waits(upstream(), Waiting::Waits));
+                if event.about["needs_a_person"] != true {
+                    return waiting;
                 }
-                return false;
+                let asked = self.delivery.asked.get(about("upstream"));
+                let was_asked = asked.is_some_and(|codes| codes.contains(about("code")));
+                self.note(Deed::Asked { upstream: upstream(), code: about("code").to_owned() });
+                was_asked
             }
-            _ => return false,
-        };
-        let Some(upstream) = event.about["upstream"].as_str() else { return false };
-        let waiting = self.delivery.outages.get(upstream);
-        let waited = waiting.is_some_and(|runs| runs.contains(&run));
-        let others_wait = waiting.is_some_and(|runs| runs.iter().any(|other| *other != run));
-        self.note(Deed::Waits { upstream: upstream.to_owned(), run, waits });
-        others_wait || (!waits && !waited)
+            Kind::OutageEnded => {
+                let knew = self.delivery.upstreams_of(run).contains(about("upstream"));
+                self.note(waits(upstream(), Waiting::Over));
+                let others_wait = self.delivery.outages.contains_key(about("upstream"));
+                if knew && !others_wait {
+                    // The end is told now; those that nobody drives hear of it when they are taken up.
+                    for run in self.delivery.left.get(about("upstream")).cloned().unwrap_or_default() {
+                        self.note(Deed::Waits { upstream: upstream(), run, how: Waiting::Over });
+                    }
+                }
+                others_wait || !knew
+            }
+            Kind::Status | Kind::RunRemoved => {
+                let how = match about("to") {
+                    "waiting" => Waiting::Waits,
+                    "interrupted" if event.about["by_person"] != true => Waiting::Left,
+                    // It waits no longer, and its provider may still be out.
+                    _ => Waiting::Over,
+                };
+                for upstream in self.delivery.upstreams_of(run) {
+                    let waited = self.delivery.outages.get(&upstream).is_some_and(|runs| runs.contains(&run));
+                    // The provider of a run that waited and goes on has answered, which an event of its own tells.
+                    if !(waited && about("to") == "running") {
+                        self.note(waits(upstream, how));
+                    }
+                }
+                false
+            }
+            _ => false,
+        }
     }
 }
 

@@ -9,10 +9,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{AwaitProvider, Claim, DeclareDead, ProviderAnswered, Register, Start, Tell, Word},
+    engine::{
+        AwaitProvider, Claim, DeclareDead, EndAttempt, ProviderAnswered, Register, Start, Tell, Word,
+        run::end_attempt::Then,
+    },
     events::Kind,
     memory::MemoryStore,
-    run::Identity,
+    run::{Exit, Identity},
     words::{Cause, Clock as _, ManualClock, Outage, RunId, Slot},
 };
 use outlast_server::notify::{Secret, Target};
@@ -116,15 +119,28 @@ impl Scene {
     /// A run is created, and driven by a process.
     fn running(&self, id: &str, instance: InstanceNo) -> RunNo {
         let run = self.store.run_verb(Start::new(RunId::new(id).unwrap()), Durability::Synced).unwrap().run;
+        self.claims(run, instance);
+        run
+    }
+
+    fn claims(&self, run: RunNo, instance: InstanceNo) {
         let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
         self.store.run_verb(claim, Durability::Synced).unwrap();
-        run
     }
 
     /// The provider of a run answers no call.
     fn waits(&self, run: RunNo) {
-        let outage = Outage { upstream: "openai".into(), cause: Cause::Failing(529) };
+        self.is_out(run, Cause::Failing(529));
+    }
+
+    fn is_out(&self, run: RunNo, cause: Cause) {
+        let outage = Outage { upstream: "openai".into(), cause };
         self.store.run_verb(AwaitProvider { run, outage }, Durability::Synced).unwrap();
+    }
+
+    fn answers(&self, run: RunNo) {
+        let answered = ProviderAnswered { run, upstream: "openai".into() };
+        self.store.run_verb(answered, Durability::Synced).unwrap();
     }
 
     /// Ids of the messages that have to arrive.
@@ -257,10 +273,7 @@ async fn one_outage_is_one_message_and_so_is_its_end_however_many_runs_wait() {
         scene.waits(*run);
         deliverer.round().await;
     }
-    for run in &runs {
-        let answered = ProviderAnswered { run: *run, upstream: "openai".into() };
-        scene.store.run_verb(answered, Durability::Synced).unwrap();
-    }
+    runs.iter().for_each(|run| scene.answers(*run));
     deliverer.round().await;
     assert_eq!(titles(&hook), ["a: its provider is out", "c: its provider answers again"]);
     // A run whose process died while it waited keeps nobody else's outage from being told.
@@ -273,6 +286,48 @@ async fn one_outage_is_one_message_and_so_is_its_end_however_many_runs_wait() {
     scene.waits(runs[1]);
     deliverer.round().await;
     assert_eq!(titles(&hook)[2..], ["a: its provider is out", "a: cancelled", "b: its provider is out"]);
+}
+
+// Bug: an outage was told by its first cause alone, and its end was told by the supervisor alone that had met it.
+// Consequence: nobody heard in the night that credit was missing, nor that a run went on which another process had taken up.
+// Cause: only another provider was a new outage, and a run whose process died was forgotten.
+#[tokio::test]
+async fn a_cause_that_needs_a_person_is_told_once_when_it_comes_and_the_end_whoever_drives_the_run_then() {
+    let scene = Scene::new();
+    let hook = Hook::start(|| 200);
+    let (me, first, second) = (scene.process(), scene.process(), scene.process());
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
+    deliverer.round().await;
+    let run = scene.running("a", first);
+    let no_connection = Cause::NoConnection;
+    for cause in
+        [no_connection, Cause::Failing(529), Cause::QuotaEnded(429), no_connection, Cause::QuotaEnded(429)]
+    {
+        scene.is_out(run, cause);
+        deliverer.round().await;
+    }
+    assert_eq!(titles(&hook), ["a: its provider is out", "a: its provider needs a person"]);
+    let asked: Value = serde_json::from_str(&hook.taken()[1].1).unwrap();
+    let text = asked["data"]["text"].as_str().unwrap();
+    assert!(text.contains("the quota has ended (429)") && text.contains("add credit at openai"), "{text}");
+    scene.dies(first);
+    deliverer.round().await;
+    scene.claims(run, second);
+    deliverer.round().await;
+    scene.is_out(run, Cause::QuotaEnded(429));
+    scene.answers(run);
+    deliverer.round().await;
+    assert_eq!(titles(&hook)[2..], ["a: its provider answers again"]);
+    assert_eq!(scene.standing().asked.len(), 0, "the next outage asks anew");
+    // What a supervisor that is ended by its machine leaves is no answer of the provider.
+    scene.waits(run);
+    deliverer.round().await;
+    let attempt = scene.store.attempts(run).unwrap().last().unwrap().no;
+    let then = Then::Interrupt { by_person: false };
+    let end = EndAttempt { run, attempt, instance: second, exit: Exit::default(), active_ms: 0, then };
+    scene.store.run_verb(end, Durability::Synced).unwrap();
+    deliverer.round().await;
+    assert_eq!(titles(&hook)[3..], ["a: its provider is out"]);
 }
 
 #[tokio::test]

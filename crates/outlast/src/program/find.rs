@@ -156,7 +156,9 @@ pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunVie
     let is_passed_over = |view: &RunView| verb == Verb::Resume && view.run.status == Status::Failed;
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
-        if view.spec.command.as_ref().is_some_and(|command| command.directory == here) {
+        // What a program began inside of another run is that run's.
+        let is_own = view.spec.command.is_some() || view.run.parent.is_none();
+        if is_own && view.spec.begun_in() == Some(&*here) {
             if verb.fits(&view) && !is_passed_over(&view) {
                 fitting = Some(view);
                 break;

@@ -6,7 +6,7 @@ use outlast_core::{
     reads::runs::resume_commands,
     run::Status,
     store::RunView,
-    words::{Cause, Micros, Outage},
+    words::{Cause, Micros},
 };
 use outlast_view::{Run, shape};
 use serde::Serialize;
@@ -42,27 +42,63 @@ shape! {
     }
 }
 
-/// Returns whether a command's run has ended without a call, so that nothing of it was recorded or limited.
-pub fn is_unmetered(view: &RunView) -> bool {
+/// Returns whether a command's run has ended without a call.
+pub fn has_no_call(view: &RunView) -> bool {
     let run = &view.run;
     let ended = matches!(run.status, Status::Completed | Status::Failed);
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
+}
+
+/// Returns whether a run has ended without a call although one was to be expected and would have cost money: its calls went
+/// elsewhere, unrecorded and unlimited.
+pub fn is_unmetered(view: &RunView) -> bool {
+    has_no_call(view) && is_expected_to_call(view)
+}
+
+/// Programs that are agents, and programs that run scripts, in which an agent's calls may be. A name may go on with a version.
+const CALLERS: [&str; 27] = [
+    "aider", "bash", "bun", "bunx", "claude", "codex", "copilot", "deno", "fish", "gemini", "java", "ksh",
+    "node", "npm", "npx", "opencode", "perl", "php", "pnpm", "python", "qwen", "ruby", "sh", "tsx", "uv",
+    "uvx", "zsh",
+];
+
+/// Programs before the command that they run.
+const BEFORE: [&str; 6] = ["env", "exec", "nice", "nohup", "setsid", "stdbuf"];
+
+/// Directories of the system's own programs.
+const SYSTEM: [&str; 4] = ["/bin", "/sbin", "/usr/bin", "/usr/sbin"];
+
+/// Returns whether a run's command may be an agent, and its budget limits money. `true`, `sleep` and the like call no model.
+pub fn is_expected_to_call(view: &RunView) -> bool {
+    let Some(command) =
+        view.spec.command.as_ref().filter(|_| view.envelope.limits[Unit::CostNanoUsd].is_some())
+    else {
+        return false;
+    };
+    let stem = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let is_before =
+        |word: &&String| BEFORE.contains(&stem(word).as_str()) || word.starts_with('-') || word.contains('=');
+    let Some(program) = command.argv.iter().find(|word| !is_before(word)) else { return false };
+    let directory = program.rsplit_once('/').map(|(directory, _)| directory);
+    let name = stem(program);
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    CALLERS.contains(&name) || directory.is_some_and(|directory| !SYSTEM.contains(&directory))
 }
 
 /// Returns the next step for the run, as [`next`] does; for one that called no model, with what its entries say it did.
 /// `are_all`: whether these are all of its entries.
 pub fn next_with(view: &RunView, did: &Did, are_all: bool, word: &str) -> Next {
     if view.run.status == Status::Completed
-        && is_unmetered(view)
+        && has_no_call(view)
         && let Some(why) = &did.refused
     {
         let text = format!("it is done, but each call was refused: {why}");
         return told("every call refused", &text, Vec::new());
     }
-    if view.run.status == Status::Completed && is_unmetered(view) && did.has_called {
+    if view.run.status == Status::Completed && has_no_call(view) && did.has_called {
         return told("no call answered", "it is done; no call of it was answered", Vec::new());
     }
-    match did.words().filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
+    match did.words().filter(|_| view.run.status == Status::Completed && has_no_call(view)) {
         Some(did) => {
             let did = if are_all { did } else { format!("at least {did}") };
             let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");
@@ -79,6 +115,10 @@ pub fn next(view: &RunView, word: &str) -> Next {
     let supervised = view.spec.command.is_some();
     let resume = || if supervised { vec![format!("outlast resume {id}")] } else { Vec::new() };
     let is_loop = view.spec.is_shell_loop();
+    let again = match supervised {
+        true => format!("`outlast resume {id}`"),
+        false => "start its program again".to_owned(),
+    };
     let go_on = |brief: &str, text: &str| match supervised {
         true => told(brief, text, resume()),
         false if is_loop => {
@@ -86,6 +126,10 @@ pub fn next(view: &RunView, word: &str) -> Next {
         }
         false if run.job.is_some() => {
             told("start its script", "start its script again: it goes on with it", retry(view, word))
+        }
+        // Only a process that drives a run takes a fence: callers that come by HTTP alone have none.
+        false if run.fence.0 > 0 => {
+            told("start its program", "start its program again: it goes on with it", Vec::new())
         }
         false => told(
             "its next request",
@@ -112,7 +156,9 @@ pub fn next(view: &RunView, word: &str) -> Next {
                 let text = format!("nobody drives it: resumed, it sleeps on until {}", time::moment(at));
                 go_on("resume", &text)
             }
-            (None, Some((outage, _))) => go_on("resume", &format!("nobody drives it: {}", mend(outage))),
+            (None, Some((outage, _))) => {
+                go_on("resume", &format!("nobody drives it: {}", outage.hint(false, &again)))
+            }
             (None, None) => go_on("resume", "nobody drives it: resume it"),
         },
         Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => told(
@@ -120,7 +166,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             "it waits for a person's decision, and goes on by itself",
             vec![format!("outlast approvals {id}")],
         ),
-        Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view, word)),
+        Status::Waiting => awaits_provider(view, resume(), &again).unwrap_or_else(|| waiting(view, word)),
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
         Status::Completed if left.is_some() => {
@@ -163,30 +209,19 @@ fn asleep(view: &RunView, word: &str) -> Next {
 }
 
 /// Returns the next step for a run that waits for its provider; `None` for any other run. `resume` is for a
-/// person who has mended the cause.
-fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
+/// person who has mended the cause, and `again` says it in words.
+fn awaits_provider(view: &RunView, resume: Vec<String>, again: &str) -> Option<Next> {
     let (outage, _) = view.run.awaited_outage()?;
     let upstream = &outage.upstream;
-    let brief = match outage.cause {
-        Cause::KeyRefused(_) => format!("a key for {upstream}"),
-        Cause::Untrusted => format!("trust in {upstream}'s certificate"),
-        Cause::QuotaEnded(_) => format!("credit at {upstream}"),
-        _ => {
-            let text = "it goes on by itself when its provider answers";
-            return Some(told(upstream, text, Vec::new()));
+    let (brief, commands) = match outage.cause {
+        Cause::KeyRefused(_) => (format!("a key for {upstream}"), resume),
+        Cause::Untrusted => (format!("trust in {upstream}'s certificate"), resume),
+        Cause::QuotaEnded(_) => (format!("credit at {upstream}"), resume),
+        Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Lost | Cause::Failing(_) => {
+            (upstream.clone(), Vec::new())
         }
     };
-    Some(told(&brief, mend(outage), resume))
-}
-
-/// Tells what ends an outage, for a person who then resumes the run.
-fn mend(outage: &Outage) -> &'static str {
-    match outage.cause {
-        Cause::KeyRefused(_) => "set a key that is taken, then resume it",
-        Cause::Untrusted => "set SSL_CERT_FILE to a file that has its authority, then resume it",
-        Cause::QuotaEnded(_) => "add credit: it goes on by itself then, or at once when resumed",
-        _ => "resumed, it goes on when its provider answers",
-    }
+    Some(told(&brief, &outage.hint(true, again), commands))
 }
 
 /// Returns the next step for a run that waits for room: which budget it waits for, and how to raise it. The
@@ -221,7 +256,8 @@ fn waiting(view: &RunView, word: &str) -> Next {
 }
 
 fn halted(view: &RunView, id: &str) -> Next {
-    let then = if view.spec.command.is_none() { "" } else { ", resume" };
+    let supervised = view.spec.command.is_some();
+    let then = if supervised { ", resume" } else { "" };
     let resume = resume_commands(view, id);
     let Some(halt) = &view.run.halt else {
         return told("raise its budget", "give it room in its budget", resume);
@@ -250,20 +286,19 @@ fn halted(view: &RunView, id: &str) -> Next {
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
         None if halt.moved.is_some() => told("it moved", &halt.hint(id), Vec::new()),
-        None if halt.is_fee => {
-            told("let it be free", "let what has no price count as free, or remove its limit in usd", resume)
-        }
-        None if halt.code == "price_unknown" && view.spec.command.is_none() => told(
+        None if halt.code == "price_unknown" && !supervised => told(
             "give a price",
             "give its model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or remove its limit in usd; \
              then start its program again",
             vec![format!("outlast budget {id} --no-limit usd")],
         ),
-        None if halt.code == "price_unknown" => told(
-            "give a price",
-            "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or remove its limit in usd",
-            resume,
-        ),
+        None if halt.code == "price_unknown" => {
+            let brief = if halt.is_fee { "let it be free" } else { "give a price" };
+            let ways = halt.ways_out(id);
+            let words: Vec<&str> = ways.iter().map(|(what, _)| *what).collect();
+            let text = format!("{}: {}", halt.message(), words.join(", or "));
+            told(brief, &text, ways.into_iter().map(|(_, command)| command).collect())
+        }
         None => told("see show", &halt.hint(id), Vec::new()),
     }
 }

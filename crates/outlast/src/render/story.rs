@@ -35,11 +35,28 @@ pub fn all_items(job: &Job) -> String {
     if job.is_at_least { format!("at least {items}") } else { items }
 }
 
-/// Tells a wait, over or not: `waited for its provider at 22:13:20, for 30 min: anthropic fails with 529`.
+/// Tells an outage, over or not: `openai fails with 529 at 22:13:20, for 30 min`, `openai refuses the key (401) since
+/// 22:40:00, out since 22:13:20`. `why_since`: time since which its newest cause `why` holds.
+pub fn out_of(why: &str, why_since: Micros, from: Micros, to: Option<Micros>) -> String {
+    let [since, began] = [why_since, from].map(time::time_of_day);
+    let lasted = to.map(|to| time::about(to.ms_since(from)));
+    match (lasted, why_since > from) {
+        (Some(lasted), false) => format!("{why} at {began}, for {lasted}"),
+        (Some(lasted), true) => format!("{why} from {since} on, out at {began}, for {lasted}"),
+        (None, false) => format!("{why} since {began}"),
+        (None, true) => format!("{why} since {since}, out since {began}"),
+    }
+}
+
+/// Tells a wait, over or not: `waited for its provider at 22:13:20, for 30 min: anthropic fails with 529`. A reason that came
+/// later than the wait is told with its time.
 pub fn waited(wait: &Wait, now: Micros) -> String {
     let lasted = time::about(wait.to.map_or(now, |to| to.0).ms_since(wait.from.0));
     let (whom, from) = (wait.whom, time::time_of_day(wait.from.0));
-    let why = if wait.why.is_empty() { String::new() } else { format!(": {}", wait.why) };
+    let mut why = if wait.why.is_empty() { String::new() } else { format!(": {}", wait.why) };
+    if !why.is_empty() && wait.why_since.0 > wait.from.0 {
+        why.push_str(&format!(" since {}", time::time_of_day(wait.why_since.0)));
+    }
     match wait.to {
         Some(_) => format!("waited for {whom} at {from}, for {lasted}{why}"),
         None => format!("waits for {whom} since {from}, for {lasted} so far{why}"),

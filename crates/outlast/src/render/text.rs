@@ -1,6 +1,21 @@
 //! Text from outside, made safe for a terminal.
 
+use std::sync::OnceLock;
+
 use serde_json::Value;
+
+/// Whether no screen bounds what is printed; unset until [`print_whole`] is called.
+static WHOLE: OnceLock<()> = OnceLock::new();
+
+/// Lets nothing be cut from now on: the output goes into a pipe or a file, and a program or a later reader may want all.
+pub fn print_whole() {
+    let _ = WHOLE.set(());
+}
+
+/// Returns whether nothing is cut.
+pub fn is_whole() -> bool {
+    WHOLE.get().is_some()
+}
 
 /// Replaces characters that could control a terminal, in text from outside such as a model's name, an error or a tag.
 ///
@@ -20,10 +35,10 @@ pub fn exact_line(text: &str, width: usize) -> String {
     clean_line(&text.replace('\n', "\\n"), width)
 }
 
-/// Cleans text as [`clean`] does, into one line of at most `width` characters.
+/// Cleans text as [`clean`] does, into one line; of at most `width` characters, unless nothing is cut ([`print_whole`]).
 pub fn clean_line(text: &str, width: usize) -> String {
     let line = clean(text).replace('\n', " ");
-    if line.chars().count() <= width {
+    if is_whole() || line.chars().count() <= width {
         return line;
     }
     line.chars().take(width.saturating_sub(1)).chain(['…']).collect()

@@ -9,7 +9,7 @@ use jiff::{
     tz::{Offset, TimeZone},
 };
 pub use outlast_core::words::calendar::{day, rfc3339};
-use outlast_core::words::{Micros, calendar, duration};
+use outlast_core::words::{Micros, OutSince, calendar, duration};
 
 /// Directory of the machine's time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -69,6 +69,16 @@ pub fn offset(at: Micros) -> String {
 /// Formats a time as local time with its offset: `2026-11-20 09:00:00 +01:00`.
 pub fn moment(at: Micros) -> String {
     format!("{} {}", local(at), offset(at))
+}
+
+/// Tells since when an outage holds: `since 2026-11-20 09:40:00 +01:00, out since 2026-11-20 09:00:00 +01:00`. The second time
+/// is that of its begin, where its cause is another one by now.
+pub fn since(since: OutSince) -> String {
+    let cause = format!("since {}", moment(since.cause));
+    match since.cause > since.began {
+        true => format!("{cause}, out since {}", moment(since.began)),
+        false => cause,
+    }
 }
 
 /// Formats a time of these days for people: `Thu 3 Dec 14:00 +01:00`.

@@ -75,6 +75,26 @@ pub fn ms(text: &str) -> Result<i64, BadValue> {
     Ok(duration::parse_ms(text)?)
 }
 
+/// Parses an amount of dollars that is added to a limit. Errors: 0 adds nothing.
+pub fn more_usd(text: &str) -> Result<i64, BadValue> {
+    more(text, usd)
+}
+
+pub fn more_count(text: &str) -> Result<i64, BadValue> {
+    more(text, count)
+}
+
+pub fn more_ms(text: &str) -> Result<i64, BadValue> {
+    more(text, ms)
+}
+
+fn more(text: &str, read: fn(&str) -> Result<i64, BadValue>) -> Result<i64, BadValue> {
+    match read(text)? {
+        0 => Err(BadText::new("an amount to add", text, "for example 1: 0 adds nothing").into()),
+        more => Ok(more),
+    }
+}
+
 /// Parses a size. Returns bytes.
 pub fn bytes(text: &str) -> Result<u64, BadValue> {
     Ok(size::parse_bytes(text)?)

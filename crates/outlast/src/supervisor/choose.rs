@@ -303,6 +303,7 @@ fn create(
         job: None,
         grpc: args.grpc.to_keep(),
         rules: named.as_ref().map(|p| p.rules.clone()),
+        directory: None,
         files: None,
     };
     let mut start = Start {

@@ -157,7 +157,7 @@ mod tests {
             grpc: None,
             iteration: Some(3),
             recovered: true,
-            last_exit: Some("signal 9 (SIGKILL)".into()),
+            last_exit: Some("killed by SIGKILL".into()),
             state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
             intercepted: None,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outlast_core::{
     envelope::Refusal,
     run::Run,
-    words::{Cause, Micros, Outage, Seq},
+    words::{Micros, OutSince, Outage, Seq},
 };
 use outlast_process::exit::Exit;
 use outlast_server::door::{NOT_OPENED, Seen, TOO_LARGE};
@@ -119,9 +119,12 @@ impl Limited {
         })
     }
 
-    /// Returns code and message of the last refusal, if no call of the attempt was let through.
-    pub fn refused(&self) -> Option<String> {
-        let refused = self.refusal.as_ref().filter(|_| !self.is_through)?;
+    /// Returns code and message of the last refusal, if no call was let through after it. An agent that made calls and
+    /// ended well, or was refused a host alone, did without.
+    pub fn refused(&self, exit: Exit) -> Option<String> {
+        let did_without =
+            |refused: &&Refused| self.is_through && (exit == Exit::code(0) || refused.code == "net_refused");
+        let refused = self.refusal.as_ref().filter(|refused| !did_without(refused))?;
         Some(format!("{}: {}", refused.code, refused.message))
     }
 
@@ -163,11 +166,11 @@ impl Rules {
     /// `None` otherwise.
     pub fn given_up(self, run: &Run, now: Micros) -> Option<String> {
         let (outage, since) = run.awaited_outage()?;
-        let waited_ms = now.ms_since(since);
+        let waited_ms = now.ms_since(since.began);
         let wait_ms = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
         (waited_ms >= wait_ms).then(|| {
-            let (waited, since) = (time::span(waited_ms), time::moment(since));
-            format!("{outage} since {since}: given up after {waited} (--outage-wait)")
+            let (waited, since) = (time::span(waited_ms), time::since(since));
+            format!("{outage} {since}: given up after {waited} (--outage-wait)")
         })
     }
 }
@@ -229,16 +232,12 @@ impl CurrentOutage {
     }
 }
 
-fn waiting(outage: &Outage, since: Micros, resume: &str) -> String {
-    let then = match outage.cause {
-        Cause::KeyRefused(_) => format!("set another key, then {resume}"),
-        Cause::Untrusted => {
-            format!("set SSL_CERT_FILE to a file that has its authority's certificate, then {resume}")
-        }
-        Cause::QuotaEnded(_) => "add credit there; it goes on by itself then".to_owned(),
-        _ => "its calls are held until it answers again".to_owned(),
+fn waiting(outage: &Outage, since: OutSince, resume: &str) -> String {
+    let then = match outage.remedy() {
+        Some(_) => outage.hint(true, resume),
+        None => "its calls are held until it answers again".to_owned(),
     };
-    format!("waiting: {outage} since {}; {then}", time::moment(since))
+    format!("waiting: {outage} {}; {then}", time::since(since))
 }
 
 #[cfg(test)]
@@ -260,6 +259,24 @@ mod tests {
         check(&[refused("admission_timeout"), Seen::Opened { seq: Seq(1) }], false);
         check(&[Seen::Opened { seq: Seq(1) }, refused("admission_timeout")], true);
         check(&[refused("admission_timeout"), refused("dollar_budget_exceeded")], false);
+    }
+
+    // Bug: an agent that died of a refused call after others were let through "exited with 1", and nobody said why.
+    // Cause: a refusal was told where no call at all was let through.
+    #[test]
+    fn the_refusal_that_an_agent_died_of_is_told_whatever_it_did_before() {
+        let refused = |code: &str| Seen::Refused { code: code.into(), message: "no".into(), hint: None };
+        let opened = || Seen::Opened { seq: Seq(1) };
+        let check = |seen: &[Seen], code: i32, wanted: Option<&str>| {
+            let mut heard = Limited::default();
+            seen.iter().for_each(|seen| heard.note(seen));
+            assert_eq!(heard.refused(Exit::code(code)).as_deref(), wanted, "{seen:?}");
+        };
+        check(&[refused("not_metered")], 0, Some("not_metered: no"));
+        check(&[opened(), refused("not_metered")], 1, Some("not_metered: no"));
+        check(&[opened(), refused("not_metered")], 0, None);
+        check(&[opened(), refused("net_refused")], 1, None);
+        check(&[refused("not_metered"), opened()], 1, None);
     }
 
     #[test]
@@ -359,16 +376,21 @@ mod tests {
 
 #[cfg(test)]
 mod tests_of_outage {
-    use outlast_core::{run::Status, words::Seq};
+    use outlast_core::{
+        run::Status,
+        words::{Cause, Seq},
+    };
 
-    use super::*;
+    use super::{time::moment, *};
 
     #[test]
     fn each_cause_is_told_once_and_the_end_by_an_answer_of_that_provider() {
-        let out = |cause| Seen::Outage {
+        const BEGAN: Micros = Micros(1_795_161_600_000_000);
+        let out_after = |cause, ms| Seen::Outage {
             outage: Outage { upstream: "openai".into(), cause },
-            since: Micros(1_795_161_600_000_000),
+            since: OutSince { began: BEGAN, cause: BEGAN.plus_ms(ms) },
         };
+        let out = |cause| out_after(cause, 0);
         let settled = |upstream: &str, answered| Seen::Settled {
             seq: Seq(1),
             upstream: upstream.into(),
@@ -387,6 +409,13 @@ mod tests_of_outage {
         says(out(Cause::NoConnection), None);
         says(out(Cause::KeyRefused(401)), Some("openai refuses the key (401) since"));
         says(settled("openai", false), None);
+        // Another cause is told with its own time, and the outage's begin beside it.
+        let later = format!(
+            "quota has ended (429) since {}, out since {}",
+            moment(BEGAN.plus_ms(90_000)),
+            moment(BEGAN)
+        );
+        says(out_after(Cause::QuotaEnded(429), 90_000), Some(later.as_str()));
         says(settled("anthropic", true), None);
         says(settled("openai", true), Some("openai answers again after"));
         says(settled("openai", true), None);

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use outlast_core::{
     envelope::{Unit, Whose},
-    reads::room::told_with_above,
+    reads::{room::told_with_above, spend::unpaid_calls},
     run::attempt::{self, Attempt},
     store::{RunView, Store},
     words::{NanoUsd, RunNo},
@@ -37,26 +37,24 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
     say(&format!("attempt {attempt} died ({exit}); starting attempt {}{wait}{replayed}", attempt + 1));
 }
 
-/// Prints the summary line at a run's end.
-pub fn end(view: &RunView, attempts: &[Attempt]) {
+/// Prints the summary line at a run's end. Calls that failed and cost nothing are told apart from what was paid.
+pub fn end(store: &dyn Store, view: &RunView, attempts: &[Attempt]) -> Result<(), CliError> {
     let spent = &view.envelope.spent;
+    let unpaid = unpaid_calls(store, view)?;
+    let (paid, cost) = (some(spent[Unit::Calls] - unpaid, "call"), NanoUsd(spent.cost()));
+    let is_free = spent.cost() == 0 && spent[Unit::Calls] > unpaid;
     let mut parts = vec![
         format!("{} · {}", called(view), view.run.status.name()),
         match view.spec.login {
-            Some(_) if spent.cost() == 0 && spent[Unit::Calls] > 0 => {
-                format!("{} without a known list price, not billed", some(spent[Unit::Calls], "call"))
-            }
-            Some(_) => format!(
-                "{} at a list price of {} usd, not billed",
-                some(spent[Unit::Calls], "call"),
-                NanoUsd(spent.cost())
-            ),
-            None if spent.cost() == 0 && spent[Unit::Calls] > 0 => {
-                format!("{}, nothing paid", some(spent[Unit::Calls], "call"))
-            }
-            None => format!("{} paid {} usd", some(spent[Unit::Calls], "call"), NanoUsd(spent.cost())),
+            Some(_) if is_free => format!("{paid} without a known list price, not billed"),
+            Some(_) => format!("{paid} at a list price of {cost} usd, not billed"),
+            None if is_free => format!("{paid}, nothing paid"),
+            None => format!("{paid} paid {cost} usd"),
         },
     ];
+    if unpaid > 0 {
+        parts.push(format!("{} failed", some(unpaid, "call")));
+    }
     if view.run.replayed > 0 {
         // What a fork shares has no cost of its own that it saved.
         let saved = match view.run.saved_nano_usd {
@@ -77,6 +75,7 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
         parts.push(some(attempts.len() as i64, "attempt"));
     }
     say(&parts.join(" · "));
+    Ok(())
 }
 
 /// Reports that the command asked the proxy for nothing, and why that may be. `tools`: number of its recorded tool calls.

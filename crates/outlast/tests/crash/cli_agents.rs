@@ -322,8 +322,13 @@ fn an_agent_that_asks_the_proxy_for_nothing_is_told_of() {
     let bed = Bed::new();
     let done = bed.does(&["run", "--agent", "claude", "--", "true"]);
     done.code(0).tells(&["NOTHING METERED: claude"]);
-    let done = bed.does(&["run", "--agent", "none", "--", "true"]).code(0);
-    done.tells(&["NOTHING METERED: true"]);
+    let done = bed.does(&["run", "--agent", "none", "--", "sh", "-c", "true"]).code(0);
+    done.tells(&["NOTHING METERED: sh"]);
+    // Nobody expects a call of what is no agent.
+    let done = bed.does(&["run", "--new", "--agent", "none", "--name", "plain", "--", "true"]).code(0);
+    assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+    let told = bed.does(&["show", "plain"]).code(0);
+    assert!(!told.text.contains("NOTHING METERED"), "{}", told.text);
     bed.does(&["run", "--agent", "hal", "--", "true"]).code(2).tells(&["no such adapter", "claude, codex"]);
 }
 
@@ -370,7 +375,7 @@ fn a_child_run_that_died_is_resumed_by_its_restarted_parent() {
     let child = format!("{} run -- {}; exit $?", crate::bed::OUTLAST, quoted.join(" "));
     bed.run(crate::agents::shell(&bed, &["--run", "r"], &child))
         .code(0)
-        .tells(&["attempt 1 died (exit 137)", "the interrupted run of this command"]);
+        .tells(&["attempt 1 died (exited with 137)", "the interrupted run of this command"]);
     let runs = bed.json(&["ls"]);
     assert_eq!(runs["runs"].as_array().map(Vec::len), Some(2), "{runs}");
     assert_eq!((bed.paid(), bed.spent("r", "calls")), (3, 3), "the first answer was replayed");

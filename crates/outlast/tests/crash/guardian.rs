@@ -62,7 +62,7 @@ fn nobody_outlives_a_killed_supervisor_or_its_killed_guardian() {
             assert!(!family.iter().any(|pid| runs(*pid)), "{who}");
             // A killed supervisor could not say how its run goes on, so the guardian does.
             let hint = "hint: go on with it: `outlast resume r`";
-            done.tells(&["the supervisor ended (signal 9 (SIGKILL)): ended", hint]);
+            done.tells(&["the supervisor ended (killed by SIGKILL): ended", hint]);
         }
         until_gone(&family);
         until("the supervisor is gone", || (!runs(supervisor)).then_some(()));

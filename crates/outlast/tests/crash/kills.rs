@@ -36,7 +36,7 @@ fn agent_killed_at_any_call_costs_what_a_clean_run_costs() {
         let bed = Bed::with_mock(&["--latency", "20ms"]);
         let agent = Calls { kind, ..Calls::new(N) };
         let run = agent.under(&bed, &["--run", "r", "--kill-at", &point]);
-        bed.run(run).code(0).tells(&["killing the agent (--kill-at)", "attempt 1 died (signal 9 (SIGKILL))"]);
+        bed.run(run).code(0).tells(&["killing the agent (--kill-at)", "attempt 1 died (killed by SIGKILL)"]);
         assert_finished(&bed, "r", &context);
         assert_eq!(bed.paid(), N as usize, "{context}");
         let shown = bed.show("r");

@@ -245,7 +245,7 @@ fn restarts_are_limited_and_a_person_can_allow_more() {
 fn agent_that_dies_again_and_again_without_getting_on_is_given_up() {
     let bed = Bed::new();
     let done = bed.run(shell(&bed, &["--run", "r"], "echo x >> ../lives; exit 3")).code(78);
-    done.tells(&["crash loop: 5 deaths in 10 minutes with nothing finished between, the last with exit 3"]);
+    done.tells(&["crash loop: 5 deaths in 10 minutes with nothing finished between, the last exited with 3"]);
     assert_eq!(bed.text("lives").lines().count(), 5);
     let shown = bed.show("r");
     assert_eq!(shown["status"], "failed");
@@ -260,9 +260,9 @@ fn exit_that_would_come_again_is_not_tried_again() {
     // The command, and what `outlast run` exits with.
     let cases: Vec<(&[&str], i32, &str)> = vec![
         (&["true"], 0, "completed"),
-        (&["sh", "-c", "exit 2"], 76, "exit 2: wrong usage or configuration"),
-        (&["sh", "-c", "exit 64"], 76, "exit 64"),
-        (&["sh", "-c", "exit 78"], 76, "exit 78"),
+        (&["sh", "-c", "exit 2"], 76, "exited with 2: wrong usage or configuration"),
+        (&["sh", "-c", "exit 64"], 76, "exited with 64"),
+        (&["sh", "-c", "exit 78"], 76, "exited with 78"),
         (&["sh", "-c", "exit 126"], 126, "cannot be executed"),
         (&["sh", "-c", "no-such-command"], 127, "was not found"),
         (&["no-such-command"], 127, "command not found: no-such-command"),

@@ -65,6 +65,11 @@ fn run_that_ends_without_a_call_says_that_nothing_was_metered() {
     bed.does(&["ls"]).tells(&["NOTHING METERED"]);
     let metered = bed.run(Calls::new(1).under(&bed, &["--run", "one"])).code(0);
     assert!(!metered.text.contains("NOTHING METERED"), "{}", metered.text);
+    // Nobody expects a call of what is no agent.
+    let quiet = bed.run(bed.outlast(&["run", "--run", "quiet", "--", "true"])).code(0);
+    assert!(!quiet.text.contains("NOTHING METERED"), "{}", quiet.text);
+    let told = bed.does(&["show", "quiet"]).tells(&["nothing: it is done"]);
+    assert!(!told.text.contains("NOTHING METERED"), "{}", told.text);
     // Without a key most programs end before their first call.
     let mut without = shell(&bed, &["--run", "without"], "true");
     for key in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"] {
@@ -79,6 +84,15 @@ fn run_that_ends_without_a_call_says_that_nothing_was_metered() {
     run.args(["sh", "-c", "\"$@\" && kill -9 $$", "sh"]).args(words);
     let done = bed.run(run).code(0);
     assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+}
+
+// Bug: what `show` told was cut for a screen of 80 columns in a pipe as well, where a program or a file takes it.
+#[test]
+fn what_goes_into_a_pipe_is_not_cut() {
+    let bed = Bed::without_mock();
+    let name = "a-name-that-is-longer-than-a-screen-has-room-for-beside-what-else-is-told";
+    bed.run(bed.outlast(&["run", "--run", "r", "--name", name, "--", "true"])).code(0);
+    bed.does(&["show", "r"]).code(0).tells(&[name]);
 }
 
 /// Makes one call without a key, prints the answer, and exits with its first argument.

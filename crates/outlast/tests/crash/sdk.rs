@@ -101,7 +101,7 @@ fn check(agent: &str) {
     let file = bed.write("agent.py", agent);
     let mut run = bed.outlast(&["run", "--run", "r", "--kill-at", "call:2:mid", "--"]);
     run.args([&python, text(&file)]);
-    bed.run(run).code(137).tells(&["killing the agent (--kill-at)", "attempt 1 died (signal 9 (SIGKILL))"]);
+    bed.run(run).code(137).tells(&["killing the agent (--kill-at)", "attempt 1 died (killed by SIGKILL)"]);
     bed.does(&["resume", "r"]).code(0);
     let told = bed.text("told");
     let lives: Vec<&str> = told.lines().collect();

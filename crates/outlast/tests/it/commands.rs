@@ -102,6 +102,20 @@ fn the_story_is_shown_as_it_was() {
     }
 }
 
+// Bug: a change that changed nothing, or that no run would ever feel, was done with exit code 0.
+#[test]
+fn a_change_of_a_budget_that_does_nothing_is_an_error() {
+    for line in ["outlast budget r --add-usd 0", "outlast budgets raise team --add-calls 0"] {
+        let Err(error) = Cli::try_parse_from(line.split(' ')) else { panic!("{line}") };
+        assert!(error.to_string().contains("0 adds nothing"), "{error}");
+    }
+    let story = Story::whole();
+    shown(&story, "outlast cancel 0190");
+    let error = refused(&story, "outlast budget 0190 --set-usd 9");
+    assert!(error.to_string().contains("cancelled"), "{error}");
+    shown(&story, "outlast budget 0190");
+}
+
 #[test]
 fn colour_is_only_added() {
     let story = Story::whole();

@@ -50,6 +50,12 @@ impl Proxy {
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let Upwards { caller, named, facts } = upwards;
         let bare = |r: Refusal| (r, None);
+        // A call that is refused is the run's news, whatever refuses it.
+        let seen = |r: Refusal| {
+            let (code, message) = (r.code().into(), outlast_core::run::token::mask(&r.to_string()));
+            host.saw(Seen::Refused { code, message, hint: r.hint() });
+            r
+        };
         let to = |upstream| match &named {
             Some(named) => To::Named(named.clone()),
             None => To::Own(upstream),
@@ -60,17 +66,13 @@ impl Proxy {
             && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
         {
             let reason = format!("{} is asked in the words of OpenAI's API only", named.name);
-            return Err((Refusal::NotMetered { reason }, Some(Upstream::OpenAi)));
+            return Err((seen(Refusal::NotMetered { reason }), Some(Upstream::OpenAi)));
         }
         match routed {
             Route::Metered(dialect) => {
                 let to = to(dialect.upstream);
                 let shape = to.shape();
-                let shaped = |r: Refusal| {
-                    let (code, message) = (r.code().into(), outlast_core::run::token::mask(&r.to_string()));
-                    host.saw(Seen::Refused { code, message, hint: r.hint() });
-                    (r, Some(shape))
-                };
+                let shaped = |r: Refusal| (seen(r), Some(shape));
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
                 let arrived = Arrived { caller, dialect, to, headers: parts.headers, raw };
                 metered(host, arrived, wire).await.map_err(shaped)
@@ -85,8 +87,9 @@ impl Proxy {
                 free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {
-                Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
+                Err((seen(Refusal::NotMetered { reason: reason.to_string() }), Some(upstream)))
             }
+            // Many a client looks for what is there, and sends telemetry: that is no call.
             Route::Unknown => Err(bare(unknown_path(&parts))),
             Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
         }

@@ -8,7 +8,7 @@ use outlast_core::{
     price::PriceTable,
     run::{Masks, Policy, Status},
     store::Store,
-    words::{AttemptNo, Cause, Micros, Outage, RunId, RunNo, Seq},
+    words::{AttemptNo, Cause, Micros, OutSince, Outage, RunId, RunNo, Seq},
 };
 
 use super::named::Providers;
@@ -128,7 +128,7 @@ pub enum Seen {
     /// The upstream answers no call; from now on the run waits for it.
     Outage {
         outage: Outage,
-        since: Micros,
+        since: OutSince,
     },
     /// An agent waits busily: so many calls in a row brought it nothing new. Once for each time that it waits.
     Waits {

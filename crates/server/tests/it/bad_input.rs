@@ -6,7 +6,7 @@ use outlast_core::{
     store::{Ask as _, Durability},
 };
 use outlast_mock as mock;
-use outlast_server::door::Config;
+use outlast_server::door::{Config, Seen};
 use serde_json::json;
 
 use crate::{
@@ -105,6 +105,13 @@ async fn paths_that_are_not_understood_are_refused_by_name() {
     ] {
         check(&server, Ask::new(method, path).run("r").bytes("{}"), 403, code, says).await;
     }
+    // Bug: `show` told of no refusal. Cause: a call was told of as refused only where its path was metered.
+    let refused = |seen: &Seen| matches!(seen, Seen::Refused { code, .. } if code == "not_metered");
+    assert_eq!(
+        server.saw(refused),
+        5,
+        "a call that is refused is the run's news; what looks for paths is none"
+    );
     // A token within a path that nobody knows is not repeated.
     let refused = Ask::new("GET", "/x/ol_abcdef").to(&server).await;
     assert!(!refused.text().contains("abcdef"), "{}", refused.text());

@@ -116,6 +116,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
             tools: Some(vec!["search".into()]),
             require: Vec::new(),
         }),
+        directory: Some("/srv/agents".into()),
         files: None,
     };
     let stdin = Some(Payload::encode(b"the input\n"));

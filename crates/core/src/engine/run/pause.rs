@@ -7,14 +7,14 @@ use crate::{
         Status,
         status::{self, Event},
     },
-    words::{InstanceNo, Micros, Outage, RunNo, Slot},
+    words::{InstanceNo, Micros, OutSince, Outage, RunNo, Slot},
 };
 
-/// Sets a run waiting for its provider, until a call to it is answered. Returns the time since which it waits.
+/// Sets a run waiting for its provider, until a call to it is answered. Returns since when it waits.
 ///
-/// [`ProviderAnswered`] ends the wait. Idempotent: a run that waits for the provider already keeps its time. A run that
-/// waits for room in a budget, or does not run, stays as it is. The agent goes on: its calls are held. The wait
-/// outlives the process, so that whoever takes up the run knows of it.
+/// [`ProviderAnswered`] ends the wait. Idempotent: a run that waits for the provider already keeps its times, and takes a
+/// new cause. A run that waits for room in a budget, or does not run, stays as it is. The agent goes on: its calls are
+/// held. The wait outlives the process, so that whoever takes up the run knows of it.
 #[derive(Clone, Debug)]
 pub struct AwaitProvider {
     pub run: RunNo,
@@ -26,10 +26,14 @@ impl AwaitProvider {
         vec![Need::Run(self.run)]
     }
 
-    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Micros, Error> {
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<OutSince, Error> {
         let run = l.run(self.run)?;
         let waits = run.awaited_outage().filter(|(outage, _)| outage.upstream == self.outage.upstream);
-        let since = waits.map_or(now, |(_, since)| since);
+        let since = match waits {
+            None => OutSince { began: now, cause: now },
+            Some((outage, since)) if outage.cause.is_like(self.outage.cause) => since,
+            Some((_, since)) => OutSince { cause: now, ..since },
+        };
         let is_free = run.halt.is_none() || run.awaited_outage().is_some();
         let known = waits.is_some_and(|(outage, _)| *outage == self.outage);
         if !known && is_free && matches!(run.status, Status::Running | Status::Waiting) {
@@ -156,7 +160,7 @@ mod tests {
     #[track_caller]
     fn waits(b: &Bench, run: RunNo) -> (Status, Option<Micros>) {
         let row = view(b, run).run;
-        (row.status, row.awaited_outage().map(|(_, since)| since))
+        (row.status, row.awaited_outage().map(|(_, since)| since.began))
     }
 
     #[test]
@@ -170,6 +174,12 @@ mod tests {
         clock.advance_ms(60_000);
         out(&b, run, Cause::Failing(529));
         assert_eq!(waits(&b, run), (Status::Waiting, Some(since)));
+        // Its kind of cause holds since it came, and another status of the same kind does not move that time.
+        let cause_since = |b: &Bench| view(b, run).run.awaited_outage().unwrap().1.cause.0 - since.0;
+        assert_eq!(cause_since(&b), 60_000_000);
+        clock.advance_ms(1_000);
+        out(&b, run, Cause::Failing(503));
+        assert_eq!(cause_since(&b), 60_000_000);
         b.settle(actor, seq, Close::Failed(Bill::Nothing)).unwrap();
         let again = b.go(actor, Request::of(0, 10));
         assert_eq!(waits(&b, run), (Status::Waiting, Some(since)), "a probe is no answer");

@@ -8,7 +8,7 @@ use crate::render::{
     next::is_unmetered,
     short::short,
     story::{asks, items, last_words, lives, newest, waited},
-    text::{exact_line, wrapped},
+    text::{exact_line, is_whole, wrapped},
 };
 
 const WIDTH: usize = 80;
@@ -24,6 +24,11 @@ const APPROVALS: usize = 2;
 const PRINTED: usize = 4;
 
 const MONEY: usize = 3;
+
+/// Returns the largest number of lines of a reason: `on_screen` on a screen, and any number in a pipe.
+fn most(on_screen: usize) -> usize {
+    if is_whole() { usize::MAX } else { on_screen }
+}
 
 impl Story {
     pub fn brief(&self, look: Look) -> String {
@@ -55,7 +60,7 @@ impl Story {
         }];
         let why = run.why().map(|why| why + &self.waits_since());
         out.extend(
-            why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(2).map(|line| format!("  {line}")),
+            why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(most(2)).map(|line| format!("  {line}")),
         );
         if let Some(command) = &spec.command {
             let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
@@ -252,7 +257,7 @@ impl Story {
         let next = next_with(&self.view, &self.journal.did, true, &self.called);
         let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
             .into_iter()
-            .take(2)
+            .take(most(2))
             .map(|line| format!("  {line}"))
             .collect();
         out.extend(next.commands.iter().map(|c| format!("  → {c}")));

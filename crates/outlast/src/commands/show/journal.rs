@@ -37,13 +37,13 @@ pub struct Journal {
 
 impl Journal {
     /// Reads the entries of a run. Each attempt's evidence, which is in the order of `attempts`, gets the entries of the
-    /// attempt; the end of a lost attempt becomes its last sign of life.
+    /// attempt.
     ///
     /// Errors: those of the store.
     pub fn read(
         store: &dyn Store,
         run: &Run,
-        attempts: &mut [Attempt],
+        attempts: &[Attempt],
         evidence: &mut [Evidence],
     ) -> Result<Journal, store::Error> {
         let is_work = |e: &Result<Entry, _>| e.as_ref().map_or(true, |e| !e.is_bookkeeping());
@@ -66,11 +66,13 @@ impl Journal {
         for entry in entries::each(store, run.no) {
             let entry = entry?;
             journal.add(attempts.last(), &entry);
+            // A fork shares entries of its origin, which paid for them.
+            journal.calls.unpaid += i64::from(entry.run == run.no && entry.is_unpaid());
             if resolve::is_doubted(store, &entry)? {
                 journal.doubted.push((entry.key.clone().unwrap_or_default(), entry.seq));
             }
             if let Ok(at) = attempts.binary_search_by_key(&entry.attempt, |a| a.no) {
-                evidence[at].add(&mut attempts[at], &entry);
+                evidence[at].add(&attempts[at], &entry);
             }
         }
         Ok(journal)

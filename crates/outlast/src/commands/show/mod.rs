@@ -11,7 +11,12 @@ use std::path::PathBuf;
 
 use outlast_core::{
     journal::approval,
-    reads::{self, called::called_now, lives::Drivers, room::told_with_above},
+    reads::{
+        self,
+        called::called_now,
+        lives::{self, Drivers},
+        room::told_with_above,
+    },
     run::Run,
     store::ApprovalFilter as Filter,
     words::Outage,
@@ -145,12 +150,12 @@ impl Story {
         let no = view.run.no;
         let halt = view.run.halt.clone().map(|halt| told_with_above(store, halt)).transpose()?;
         view.run.halt = halt;
-        let mut attempts = store.attempts(no)?;
+        let attempts = lives::attempts(store, &view.run)?;
         let drivers = Drivers::read(store, &attempts, identity::of_self().ok())?;
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
         let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
         let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
-        let journal = Journal::read(store, &view.run, &mut attempts, &mut evidence)?;
+        let journal = Journal::read(store, &view.run, &attempts, &mut evidence)?;
         let tools = journal.tools.iter().map(|e| tool_line::read(store, no, e));
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
@@ -199,7 +204,13 @@ impl Story {
     /// Returns since when the run waits for its provider, as words that follow the reason; empty if it does not.
     fn waits_since(&self) -> String {
         let awaited = self.view.run.awaited_outage();
-        awaited.map_or_else(String::new, |(_, since)| format!(" since {}", self.moment(since)))
+        awaited.map_or_else(String::new, |(_, since)| {
+            let cause = format!(" since {}", self.moment(since.cause));
+            match since.cause > since.began {
+                true => format!("{cause}, out since {}", self.moment(since.began)),
+                false => cause,
+            }
+        })
     }
 
     fn calls_of(&self, a: &Attempt) -> i64 {

@@ -21,6 +21,8 @@ pub struct Calls {
     pub by_attempt: BTreeMap<AttemptNo, i64>,
     pub doubt_count: i64,
     pub failed_nano_usd: i64,
+    /// Failed calls of the run itself that cost nothing.
+    pub unpaid: i64,
     /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
     pub lost: i64,
     pub estimated: i64,
@@ -143,8 +145,13 @@ impl Story {
     /// Tells what the calls cost: what is billed, or the list price where a subscription pays. `of`: words of the limit.
     pub fn price(&self, of: &str) -> String {
         let spent = &self.view.envelope.spent;
-        let (calls, tokens) = (some(spent[Unit::Calls], "call"), some(spent.tokens(), "token"));
-        let price = format!("{} usd{of} for {calls}, {tokens}", usd(spent.cost()));
+        let unpaid = self.journal.calls.unpaid;
+        let failed = match unpaid {
+            0 => String::new(),
+            unpaid => format!("; {} failed and cost nothing", some(unpaid, "call")),
+        };
+        let (calls, tokens) = (some(spent[Unit::Calls] - unpaid, "call"), some(spent.tokens(), "token"));
+        let price = format!("{} usd{of} for {calls}, {tokens}{failed}", usd(spent.cost()));
         match &self.view.spec.login {
             Some(login) => format!("list price {price}: not billed, by a login of {login}"),
             None => price,

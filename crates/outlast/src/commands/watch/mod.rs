@@ -13,7 +13,12 @@ use std::{
 use outlast_core::{
     engine::DecideApproval,
     journal::approval,
-    reads::{self, approvals::View, lives::Drivers, runs::RunSearch},
+    reads::{
+        self,
+        approvals::View,
+        lives::{self, Drivers},
+        runs::RunSearch,
+    },
     store::ApprovalFilter,
 };
 use outlast_process::identity;
@@ -272,7 +277,7 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     }
     // A snapshot before which nothing was changed has no gist.
     entries.retain(|e| !e.is_bookkeeping() || gists.contains_key(&e.seq));
-    let (attempts, plans) = (store.attempts(no)?, Shown::of_run(store, &view, store.now()?)?);
+    let (attempts, plans) = (lives::attempts(store, &view.run)?, Shown::of_run(store, &view, store.now()?)?);
     Ok(Some(Watched {
         drivers: Drivers::read(store, &attempts, identity::of_self().ok())?,
         last_words: gist::last_words(store, &view)?,

@@ -55,12 +55,18 @@ impl FilesError {
     /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            FilesError::Files(files::Error::Refused(refused)) => match refused.changed.first() {
-                Some(path) => {
-                    format!("`--force {path}` restores it all the same; what is there now is kept first")
+            FilesError::Files(files::Error::Refused(refused)) => {
+                match (refused.changed.first(), &refused.head) {
+                    (Some(path), _) => {
+                        format!("`--force {path}` restores it all the same; what is there now is kept first")
+                    }
+                    (None, Some((then, _))) => format!(
+                        "the same with `--force HEAD` restores the files and leaves the commits; \
+                         `git reset --soft {then}` takes these back, too, and is typed first"
+                    ),
+                    (None, None) => return None,
                 }
-                None => "`--force HEAD` restores files all the same; HEAD stays where it is".into(),
-            },
+            }
             FilesError::Files(files::Error::Busy(_)) => "try again when it has ended".into(),
             FilesError::Files(files::Error::Corrupt { .. } | files::Error::Missing(_)) => {
                 "`outlast verify` names all that is damaged".into()

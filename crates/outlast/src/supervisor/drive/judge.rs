@@ -32,7 +32,7 @@ use crate::{
         exit_code,
         say::say,
     },
-    render::{did::Did, short::called},
+    render::{did::Did, next::is_expected_to_call, short::called},
     supervisor::story,
 };
 
@@ -88,13 +88,14 @@ impl Driver {
                 };
                 self.end_of(life, Exit { code, signal: None }, then).await?;
                 if let RunError::NotStarted(_) = e {
-                    story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
+                    let view = story::view(self.store.as_ref(), &self.view)?;
+                    story::end(self.store.as_ref(), &view, &[])?;
                 }
                 return Err(e.into());
             }
         };
         let exit = outcome.exit;
-        (self.oom, self.unread, self.refused) = (outcome.oom, outcome.unread, outcome.limited.refused());
+        (self.oom, self.unread, self.refused) = (outcome.oom, outcome.unread, outcome.limited.refused(exit));
         self.asked += outcome.asked;
         if outcome.oom {
             say("the kernel killed the agent for its memory (OOM)");
@@ -157,10 +158,9 @@ impl Driver {
             }
             Verdict::Stop(why) => {
                 let (text, code) = match why {
-                    Futile::Usage => (
-                        format!("the agent ended with {exit}: wrong usage or configuration"),
-                        exit_code::FAILED,
-                    ),
+                    Futile::Usage => {
+                        (format!("the agent {exit}: wrong usage or configuration"), exit_code::FAILED)
+                    }
                     Futile::NotExecutable => {
                         ("the command cannot be executed".to_owned(), exit_code::NOT_EXECUTABLE)
                     }
@@ -191,7 +191,7 @@ impl Driver {
     fn say_if_unmetered(&self) -> Result<(), CliError> {
         let view = story::view(self.store.as_ref(), &self.view)?;
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
-        if !metered && self.conduct.is_none() {
+        if !metered && self.conduct.is_none() && is_expected_to_call(&view) {
             let entries = truth::newest_entries(self.store.as_ref(), self.view.run.no)?;
             if Did::of(&entries, None).has_called {
                 return Ok(());
@@ -238,7 +238,7 @@ impl Driver {
     async fn restart(&mut self, life: &Life, exit: Exit) -> Result<Next, CliError> {
         if self.loops()? {
             let why = format!(
-                "crash loop: {} deaths in 10 minutes with nothing finished between, the last with {exit}",
+                "crash loop: {} deaths in 10 minutes with nothing finished between, the last {exit}",
                 exit_policy::DEATHS
             );
             let over = self.give_up(life, exit, ("", why), exit_code::CRASH_LOOP).await?;
@@ -439,6 +439,10 @@ impl Driver {
             return Ok(None);
         }
         let Some(printed) = self.printed(life.attempt) else { return Ok(None) };
+        if let Some((line, key)) = no_login(&printed) {
+            let hint = format!("hint: set {key}, or log in, then `outlast resume {}`", called(&self.view));
+            return Ok(Some(format!("the agent has no key and no login: {line}; {hint}")));
+        }
         if life.attempt == AttemptNo(1) {
             return Ok(mistake(&printed).map(|line| format!("the program cannot be loaded: {line}")));
         }
@@ -493,6 +497,16 @@ const PYTHON: [&str; 5] =
 const NODE: [&str; 3] =
     ["Error: Cannot find module ", "Error [ERR_MODULE_NOT_FOUND]: Cannot find ", "SyntaxError: "];
 
+/// Words that an agent prints which has neither a key nor a login, and the variable of its key.
+const NO_LOGIN: [(&str, &str); 1] = [("Not logged in", "ANTHROPIC_API_KEY")];
+
+/// Returns the line, among the last ones that the agent printed, which says that it has no login, and the variable of its
+/// key; `None` if there is none.
+fn no_login(lines: &[String]) -> Option<(&str, &'static str)> {
+    let says = |line: &&str| NO_LOGIN.iter().find(|(words, _)| line.starts_with(words)).map(|(_, key)| *key);
+    lines.iter().map(|line| line.trim()).rev().find_map(|line| Some((line, says(&line)?)))
+}
+
 /// Number of last printed lines that are searched: Node prints its stack below the error.
 pub const LINES: usize = 40;
 
@@ -535,5 +549,18 @@ mod tests_of_mistakes {
         check("TypeError: fetch failed\n    at y\n\nNode.js v20.19.2\n", None);
         check("I think you have an ImportError: see above", None);
         check("", None);
+    }
+
+    // Bug: Claude Code without a key was started twice, and its end named no key.
+    #[test]
+    fn an_agent_without_a_login_says_so_and_its_key_is_named() {
+        let check = |printed: &str, wanted: Option<(&str, &str)>| {
+            let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+            assert_eq!(no_login(&lines), wanted, "{printed}");
+        };
+        let line = "Not logged in · Please run /login";
+        check(&format!("{line}\n"), Some((line, "ANTHROPIC_API_KEY")));
+        check(&format!("starting\n{line}\n\n"), Some((line, "ANTHROPIC_API_KEY")));
+        check("the test says: Not logged in", None);
     }
 }

@@ -5,7 +5,14 @@ use std::collections::BTreeMap;
 use outlast_core::{
     journal::{self, ItemRow, Payload},
     price::PriceTable,
-    reads::{called::called_now, entries, lives::Drivers, plans, runs, tightest::Above, waits},
+    reads::{
+        called::called_now,
+        entries,
+        lives::{self, Drivers},
+        plans, runs,
+        tightest::Above,
+        waits,
+    },
     run::{Attempt, Status},
     store::{self, Page, RunView, Store},
     words::{RunNo, Seq},
@@ -151,7 +158,7 @@ pub async fn attempts(asked: ApiRequest) -> Answered {
     let run = asked.run().await?;
     let (id, here) = (run.run.id.clone(), asked.host.node.identity().clone());
     let read = asked.read(move |store| {
-        let all = store.attempts(run.run.no)?;
+        let all = lives::attempts(store, &run.run)?;
         let drivers = Drivers::read(store, &all, Some(here))?;
         let listed: Vec<&Attempt> = all.iter().filter(|a| a.died() || !died).collect();
         let without = listed.len().saturating_sub(PRINTED);
