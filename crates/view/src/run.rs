@@ -64,7 +64,7 @@ shape! {
 /// Returns how a run goes on that a refusal halts or lets wait.
 fn hint(run: &run::Run, refusal: &Refusal, word: &str) -> String {
     match refusal.outage.as_ref().filter(|_| run.status == Status::Interrupted) {
-        Some(outage) => outage.hint(false, &format!("`outlast resume {word}`")),
+        Some(kept) => kept.outage.hint(false, &format!("`outlast resume {word}`")),
         None => refusal.hint(word),
     }
 }

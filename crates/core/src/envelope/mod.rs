@@ -127,10 +127,7 @@ pub struct Refusal {
     pub above: Option<Box<str>>,
     /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outage: Option<Box<Outage>>,
-    /// Time since which the outage's cause is of the kind that it is now; `None` if it was from the outage's begin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause_at: Option<Micros>,
+    pub outage: Option<Box<KeptOutage>>,
     /// Model without a known price, or with `is_fee` the feature of a request; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Box<str>>,
@@ -182,6 +179,16 @@ pub enum Whose {
     },
 }
 
+/// Outage that a run waits through, as its row keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptOutage {
+    #[serde(flatten)]
+    pub outage: Outage,
+    /// Time since which its cause is of the kind that it is now; `None` if it was from the outage's begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause_at: Option<Micros>,
+}
+
 impl Refusal {
     pub fn of(unit: Unit, needs: i64, envelope: &Envelope, free: i64, at: Micros) -> Self {
         Self {
@@ -223,7 +230,7 @@ impl Refusal {
     pub fn outage(outage: Outage, since: OutSince) -> Self {
         let cause_at = Some(since.cause).filter(|cause| *cause != since.began);
         let code = outage.cause.code();
-        Self { outage: Some(Box::new(outage)), cause_at, ..Self::plain(code, since.began) }
+        Self { outage: Some(Box::new(KeptOutage { outage, cause_at })), ..Self::plain(code, since.began) }
     }
 
     /// Returns the refusal of a call whose model has no known price, under a limit in usd.
@@ -245,7 +252,7 @@ impl Refusal {
 
     /// Returns a message with the values that decided the refusal.
     pub fn message(&self) -> String {
-        if let Some(outage) = &self.outage {
+        if let Some(KeptOutage { outage, .. }) = self.outage.as_deref() {
             return outage.to_string();
         }
         if let Some(reached) = &self.plan {
@@ -352,7 +359,7 @@ impl Refusal {
 
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
-        if let Some(outage) = &self.outage {
+        if let Some(KeptOutage { outage, .. }) = self.outage.as_deref() {
             return outage.hint(true, resume);
         }
         if let Some(Moved { bundle, sha256 }) = self.moved.as_deref() {

@@ -456,8 +456,9 @@ impl Run {
     pub fn awaited_outage(&self) -> Option<(&Outage, OutSince)> {
         let waits = matches!(self.status, Status::Waiting | Status::Interrupted);
         let refusal = self.halt.as_ref().filter(|_| waits)?;
-        let since = OutSince { began: refusal.at, cause: refusal.cause_at.unwrap_or(refusal.at) };
-        Some((refusal.outage.as_deref()?, since))
+        let kept = refusal.outage.as_deref()?;
+        let since = OutSince { began: refusal.at, cause: kept.cause_at.unwrap_or(refusal.at) };
+        Some((&kept.outage, since))
     }
 
     /// Returns whether an approval is pending.
