@@ -327,7 +327,7 @@ mod tests {
             CliError::NoSuchRun { asked: "x".into() },
             1,
             "unknown_run",
-            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`",
+            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`; a job that writes a .jsonl file is named by that file",
         );
         check(
             store::Error::Engine(engine::Error::RunHeld {

@@ -84,7 +84,8 @@ const STATUSES_APART: [(&str, &str, &str); 5] = [
 ];
 
 /// Errors of the engine that no seed meets, with the reason.
-const ERRORS_APART: [(&str, &str); 10] = [
+const ERRORS_APART: [(&str, &str); 11] = [
+    ("NewerRun", "a start that names the newest run it has seen: a story of the stores has it"),
     ("NotWhole", "a run that is moved to another store: a story of the stores has it"),
     ("ToolRunning", "a person's word on a tool call: a story of the stores has it"),
     ("ToolNotInDoubt", "a person's word on a tool call: a story of the stores has it"),
