@@ -125,6 +125,12 @@ def test_a_batch_under_a_dollar_limit_that_meters_nothing_is_stopped(rt):
     with pytest.raises(outlast.NothingMetered, match="10 items"):
         out.wait()
     assert 10 <= out.stats.done <= 10 + 4
+    # Bug: each start counted anew, so that a few of them passed any limit.
+    done = out.stats.done
+    again = batch(rt, range(1000), lambda i: i, budget=outlast.Budget(usd=1))
+    with pytest.raises(outlast.NothingMetered, match=f"{done + 1} items"):
+        again.wait()
+    assert again.stats.done <= done + 1 + 4
 
 
 # Bug: the limit of 5 usd that a job has by default held nothing of what a client of the SDK's own spent, without a word.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     Approval, Run, Time, Wait,
-    money::{Billed, Listed, Rebought},
+    money::{Billed, InDoubt, Listed, Rebought},
 };
 
 /// What happened to all runs in a span of time.
@@ -21,6 +21,8 @@ pub struct Digest {
     pub unpaid_calls: i64,
     #[serde(flatten)]
     pub cost: DigestCost,
+    /// What removed runs have cost on the whole days that this time touches, which is in no sum here; null if nothing.
+    pub removed: Option<DigestRemoved>,
     pub outages: Vec<DigestOutage>,
     /// Approvals that wait for a person.
     pub approvals: Vec<Approval>,
@@ -66,6 +68,19 @@ pub struct DigestCost {
     /// Input that restarted agents bought again.
     #[serde(flatten)]
     pub rebought: Rebought,
+    /// Amount that stays reserved for calls whose outcome is unknown.
+    #[serde(flatten)]
+    pub in_doubt: InDoubt,
+}
+
+/// Cost of runs that are gone: only the day of a call is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct DigestRemoved {
+    pub calls: i64,
+    #[serde(flatten)]
+    pub billed: Billed,
+    #[serde(flatten)]
+    pub listed: Listed,
 }
 
 /// Run in a digest.

@@ -42,7 +42,7 @@ mod time;
 
 pub use attempt::{Attempt, Exit, Wait, end_words, exit_words};
 pub use budget::{BudgetLine, NamedBudget, lines};
-pub use digest::{Digest, DigestCost, DigestOutage, DigestRun, Standing};
+pub use digest::{Digest, DigestCost, DigestOutage, DigestRemoved, DigestRun, Standing};
 pub use entry::{Approval, Entry, Item};
 pub use event::Event;
 pub use run::{Fork, Job, Run, RunDetail, Tightest, job, listed};

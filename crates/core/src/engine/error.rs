@@ -239,7 +239,7 @@ impl Error {
             ),
             Error::RunHeld { id, .. } => format!(
                 "see what it does with `outlast logs {id}` or `outlast attach {id}`, or end it with `outlast stop {id}`; or \
-                 begin a second one beside it: `outlast run --new -- CMD`"
+                 begin a second one beside it: `outlast run --new --name OTHER -- CMD`"
             ),
             Error::RunEnded { .. } => "begin a new run: `outlast run --new -- CMD`".into(),
             Error::RunHalted { id, .. } => {

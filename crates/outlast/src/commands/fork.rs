@@ -140,7 +140,7 @@ fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Resu
     }
     let word = called(&find::view(store, started.run)?);
     let strong = page.look.paint(Paint::Strong, &word);
-    let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
+    let shared = some(origin.seq.0, "entry");
     let was = if started.created { "" } else { ", which is there already" };
     page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", called(&view)))?;
     if has_command {

@@ -26,8 +26,9 @@ use outlast_core::{
 };
 use outlast_server::api::read::gist;
 use outlast_view::{
-    Approval, Digest, DigestCost, DigestOutage, DigestRun, Run, Standing, Time, Wait, end_words,
-    money::{Billed, Listed, Rebought},
+    Approval, Digest, DigestCost, DigestOutage, DigestRemoved, DigestRun, Run, Standing, Time, Wait,
+    end_words,
+    money::{Billed, InDoubt, Listed, Rebought},
 };
 
 pub use self::words::{text, title};
@@ -122,10 +123,10 @@ pub fn gather(
     for view in &asked {
         facts.entry(view.id.run).or_default().asks = true;
     }
-    let (mut runs, mut total) = (Vec::new(), Sum::default());
-    // What is gone has cost all the same.
+    let (mut runs, mut total, mut gone) = (Vec::new(), Sum::default(), Sum::default());
+    // Of what is gone only days are known: added up with the calls of these hours, it would be in each digest of its day.
     for (line, is_listed) in spend::kept(store, since, until)? {
-        total.add(&line, is_listed);
+        gone.add(&line, is_listed);
     }
     let (mut deaths, mut rebought, mut waited) = (0, 0, Vec::new());
     for (no, mut of_run) in facts {
@@ -163,6 +164,10 @@ pub fn gather(
         calls: total.calls,
         unpaid_calls: total.unpaid_calls,
         cost: cost(&total, deaths, rebought),
+        removed: (gone.calls > 0).then(|| {
+            let DigestCost { billed, listed, .. } = cost(&gone, 0, 0);
+            DigestRemoved { calls: gone.calls - gone.unpaid_calls, billed, listed }
+        }),
         outages: outages(waited),
         approvals: asked.iter().map(Approval::new).collect(),
         runs,
@@ -215,7 +220,14 @@ fn run(
 fn cost(sum: &Sum, deaths: i64, rebought: i64) -> DigestCost {
     let (spent, listed) = (sum.spent_nano_usd, sum.listed_nano_usd);
     let rebought = Rebought::new(rebought);
-    DigestCost { billed: Billed::new(spent - listed), listed: Listed::new(listed), deaths, rebought }
+    let in_doubt = InDoubt::new(sum.doubt_nano_usd);
+    DigestCost {
+        billed: Billed::new(spent - listed),
+        listed: Listed::new(listed),
+        deaths,
+        rebought,
+        in_doubt,
+    }
 }
 
 fn standing(view: &RunView, asks: bool) -> Standing {

@@ -138,9 +138,10 @@ fn an_outage_is_told_with_its_newest_cause_and_its_begin_while_it_lasts() {
     assert_eq!(outage(), told, "a still waits, for all that is known");
 }
 
-// Bug: a run that was removed had cost nothing in the digest, and something in `spend`.
+// Bug: a run that was removed had cost nothing in the digest, and something in `spend`; then it was billed in each digest of its
+// day, whatever its hours.
 #[test]
-fn what_a_removed_run_has_cost_is_in_the_digest_as_it_is_in_the_spend() {
+fn what_removed_runs_have_cost_on_their_days_is_told_apart() {
     let clock = Arc::new(ManualClock::new(NIGHT));
     let store = MemoryStore::new(clock.clone());
     let kept = serde_json::json!([{
@@ -153,11 +154,15 @@ fn what_a_removed_run_has_cost_is_in_the_digest_as_it_is_in_the_spend() {
     let until = clock.now().plus_ms(1_000);
     let digest = gather(&store, &ground, NIGHT, until).unwrap();
     let total = spend::spend(&store, &[], NIGHT, until).unwrap().total;
-    assert_eq!((digest.calls, digest.cost.billed.nano()), (total.calls, total.spent_nano_usd));
+    assert_eq!((digest.calls, digest.cost.billed.nano()), (0, 0));
+    let gone = digest.removed.as_ref().unwrap();
+    assert_eq!((gone.calls, gone.billed.nano()), (total.calls - total.unpaid_calls, total.spent_nano_usd));
+    let told = text(&digest);
     assert!(
-        text(&digest).contains("2 calls, 0.002 usd billed; 1 call failed and cost nothing"),
-        "{}",
-        text(&digest)
+        told.contains(
+            "0 calls, 0.00 usd billed\nremoved runs, on these days as a whole: 2 calls, 0.002 usd billed"
+        ),
+        "{told}"
     );
 }
 

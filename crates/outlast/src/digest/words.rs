@@ -1,6 +1,9 @@
 //! Words of a digest: a title of one line, and a text that fits a message.
 
-use outlast_view::{Digest, DigestCost, DigestRun, Standing, money};
+use outlast_view::{
+    Digest, DigestCost, DigestRemoved, DigestRun, Standing,
+    money::{self, Billed, Listed},
+};
 
 use crate::render::{
     amount::some,
@@ -75,16 +78,27 @@ pub fn text(digest: &Digest) -> String {
 }
 
 fn money_words(digest: &Digest) -> String {
-    let DigestCost { billed, listed, .. } = &digest.cost;
-    let calls = some(digest.calls - digest.unpaid_calls, "call");
-    let mut out = format!("{calls}, {} usd billed", money::usd(billed.nano()));
-    if listed.nano() > 0 {
-        out.push_str(&format!(", {} usd at list price and not billed", money::usd(listed.nano())));
+    let DigestCost { billed, listed, in_doubt, .. } = &digest.cost;
+    let mut out = paid(digest.calls - digest.unpaid_calls, billed, listed);
+    if in_doubt.nano() > 0 {
+        out.push_str(&format!(", {} usd in doubt", money::usd(in_doubt.nano())));
     }
     if digest.unpaid_calls > 0 {
         out.push_str(&format!("; {} failed and cost nothing", some(digest.unpaid_calls, "call")));
     }
+    if let Some(DigestRemoved { calls, billed, listed }) = &digest.removed {
+        let all = paid(*calls, billed, listed);
+        out.push_str(&format!("\nremoved runs, on these days as a whole: {all}"));
+    }
     out
+}
+
+fn paid(calls: i64, billed: &Billed, listed: &Listed) -> String {
+    let out = format!("{}, {} usd billed", some(calls, "call"), money::usd(billed.nano()));
+    match listed.nano() {
+        0 => out,
+        listed => format!("{out}, {} usd at list price and not billed", money::usd(listed)),
+    }
 }
 
 fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
@@ -107,6 +121,10 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
         (billed, listed) => {
             format!(", {} usd and {} usd at list price", money::usd(billed), money::usd(listed))
         }
+    };
+    let money = match told.in_this_time.in_doubt.nano() {
+        0 => money,
+        doubt => format!("{money}, {} usd in doubt", money::usd(doubt)),
     };
     let mut ends: Vec<&str> = told.how_it_died.iter().map(String::as_str).collect();
     ends.dedup();

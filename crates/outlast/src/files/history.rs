@@ -99,8 +99,8 @@ impl History {
         self.steps[..index].last().map(|step| step.kept.snapshot)
     }
 
-    /// Returns how many paths the run has changed, and how many of them after its last call: what no finished tool is
-    /// known to have left.
+    /// Returns how many changes of paths the run has made, a path counted in each snapshot that has another of it, and how
+    /// many of them after its last call: what no finished tool is known to have left.
     pub fn changed(&self, last_call: Option<Seq>) -> (u64, u64) {
         let (mut all, mut after) = (0, 0);
         for step in &self.steps {

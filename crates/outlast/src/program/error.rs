@@ -202,7 +202,7 @@ impl CliError {
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),
             CliError::NoSuchRun { .. } => Some(
-                "list runs with `outlast ls`; a job that writes a .jsonl file is named by that file".into(),
+                "list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file".into(),
             ),
             CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
             CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
@@ -327,7 +327,7 @@ mod tests {
             CliError::NoSuchRun { asked: "x".into() },
             1,
             "unknown_run",
-            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`; a job that writes a .jsonl file is named by that file",
+            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file",
         );
         check(
             store::Error::Engine(engine::Error::RunHeld {
@@ -339,7 +339,7 @@ mod tests {
             77,
             "run_held",
             "error: run r is held by pid 4\nhint: see what it does with `outlast logs r` or `outlast attach r`, or end it with \
-             `outlast stop r`; or begin a second one beside it: `outlast run --new -- CMD`",
+             `outlast stop r`; or begin a second one beside it: `outlast run --new --name OTHER -- CMD`",
         );
         check(
             store::Error::Open { place: "/x".into(), why: "no such directory".into() }.into(),

@@ -109,7 +109,8 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     let (mut best, mut count, mut all) = (Rank::default(), 0, 0);
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
-        let is_name = view.spec.name.as_deref() == Some(asked);
+        // The short id of a run is the start of its forks' ids, too, and means the run.
+        let is_name = view.spec.name.as_deref() == Some(asked) || short::short(&view) == asked;
         if is_name || begins(&view, asked) {
             let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
             all = if rank.is_name == best.is_name {

@@ -20,10 +20,11 @@ pub fn amount(unit: Unit, value: i64) -> String {
     }
 }
 
-/// Formats a count with its noun in the right number: `1 call`, `2 calls`.
+/// Formats a count with its noun in the right number: `1 call`, `2 calls`, `2 entries`.
 pub fn some(count: i64, one: &str) -> String {
-    match count {
-        1 => format!("1 {one}"),
+    match (count, one.strip_suffix("ry")) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(stem)) => format!("{count} {stem}ries"),
         _ => format!("{count} {one}{}", if one.ends_with('s') { "es" } else { "s" }),
     }
 }

@@ -179,7 +179,7 @@ impl Rules {
 #[derive(Debug)]
 pub struct CurrentOutage {
     /// What a person does once the cause is mended, in words: how the work goes on.
-    resume: &'static str,
+    resume: String,
     known: Option<Known>,
     /// Failure of the newest call, which may begin an outage; `None` if the call did not fail.
     failed: Option<Outage>,
@@ -194,8 +194,8 @@ struct Known {
 impl CurrentOutage {
     /// Returns that no outage is known. `resume`: how the work goes on once a person has mended a cause, as in
     /// "start the program again".
-    pub fn new(resume: &'static str) -> CurrentOutage {
-        CurrentOutage { resume, known: None, failed: None }
+    pub fn new(resume: impl Into<String>) -> CurrentOutage {
+        CurrentOutage { resume: resume.into(), known: None, failed: None }
     }
 
     /// Takes an event of the proxy. Returns the message for a person, for each new cause of an outage and for its end;
@@ -209,7 +209,7 @@ impl CurrentOutage {
                 let heard_at = self.known.as_ref().map_or_else(Instant::now, |known| known.heard_at);
                 let known = self.known.replace(Known { outage: outage.clone(), heard_at });
                 let is_new = known.is_none_or(|known| known.outage != *outage);
-                is_new.then(|| waiting(outage, *since, self.resume))
+                is_new.then(|| waiting(outage, *since, &self.resume))
             }
             Seen::Settled { upstream, answered: true, .. } => {
                 let known = self.known.take_if(|known| known.outage.upstream == *upstream)?;

@@ -71,7 +71,7 @@ fn a_resumption_begins_with_the_files_of_the_last_finished_tool() {
     let kept = format!("draft@{}", half["entry"]);
     bed.does(&["files", "show", "r", &kept]).code(0).tells(&["half a dra"]);
     bed.does(&["files", "diff", "r"]).code(0).tells(&["--- a/notes", "+++ b/notes", "+two"]);
-    bed.does(&["show", "r"]).code(0).tells(&["changed", "outlast files r"]);
+    bed.does(&["show", "r"]).code(0).tells(&["changes of files", "outlast files r"]);
     bed.does(&["verify"]).code(0);
 }
 

@@ -117,7 +117,12 @@ fn same_line_is_refused_while_its_run_goes_on() {
     bed.until_file("up");
     let holder = format!("run twin is held by outlast run (pid {} on", first.supervisor());
     let refused = bed.run(shell(&bed, &["--name", "twin"], UP_UNTIL_GO)).code(77);
-    refused.tells(&[&holder, "outlast logs twin", "outlast attach twin", "outlast run --new -- CMD"]);
+    refused.tells(&[
+        &holder,
+        "outlast logs twin",
+        "outlast attach twin",
+        "outlast run --new --name OTHER -- CMD",
+    ]);
     // A line without a name means every run of its command.
     bed.run(shell(&bed, &[], UP_UNTIL_GO)).code(77).tells(&[&holder]);
     let second = ["--name", "other"];

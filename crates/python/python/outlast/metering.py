@@ -29,10 +29,10 @@ class Meter:
 
     A client that leads past Outlast is told before it is paid, and the first item that is done while nothing was metered is
     told, too. Where calls are expected, because the caller gave the limit or such a client is there, `METERED_AFTER` items of
-    that kind are an error.
+    that kind are an error, over all starts of the job: `done` are those that earlier ones finished.
     """
 
-    def __init__(self, run: Run, fn: Callable[..., Any], is_asked: bool) -> None:
+    def __init__(self, run: Run, fn: Callable[..., Any], is_asked: bool, done: int) -> None:
         budget = run.view().budget
         limits = []
         if budget.usd.limit is not None:
@@ -43,6 +43,7 @@ class Meter:
         self._limit = " and ".join(limits)
         # Whether nothing is to be looked for any more.
         self._is_over = not limits
+        self._before = done
         self._done = 0
         foreign = None if self._is_over else foreign_client(fn)
         self._expects = is_asked or foreign is not None
@@ -55,13 +56,14 @@ class Meter:
     def item_done(self, name: str) -> NothingMetered | None:
         """Counts a finished item. Returns the error that stops the job once too many are finished and nothing was metered."""
         self._done += 1
-        if self._is_over or self._done not in (1, METERED_AFTER):
+        is_enough = self._before + self._done >= METERED_AFTER and self._expects
+        if self._is_over or not (is_enough or self._done == 1):
             return None
         spent = self._run.view().budget
         if spent.calls.spent or spent.usd.spent:
             self._is_over = True
             return None
-        if self._done == 1:
+        if not is_enough:
             then = f"; after {METERED_AFTER} such items it stops" if self._expects else ""
             say(
                 f"job {self._run.id}: {name} is done and nothing was metered: the limit of {self._limit} holds only what clients "
@@ -71,7 +73,7 @@ class Meter:
             return None
         self._is_over = True
         return NothingMetered(
-            f"{METERED_AFTER} items of job {self._run.id} are finished and nothing was metered: its limit of {self._limit} holds nothing",
+            f"{self._before + self._done} items of job {self._run.id} are finished and nothing was metered: its limit of {self._limit} holds nothing",
             hint=typed(
                 self._run._engine,
                 f"make clients with {_CLIENTS}; or, where no limit is wanted, `outlast budget {self._run.id} --no-limit usd`",

@@ -89,7 +89,7 @@ pub fn import(args: &ImportArgs, Desk { store, context, page, .. }: Desk) -> Res
     }
     let word = manifest.name.as_deref().unwrap_or(&manifest.run);
     let strong = page.look.paint(Paint::Strong, word);
-    let entries = some(manifest.entries as i64, "entry").replace("entrys", "entries");
+    let entries = some(manifest.entries as i64, "entry");
     page.line(&format!(
         "{strong}  {entries}, {} usd spent, from {}",
         usd(manifest.spent_nano_usd),

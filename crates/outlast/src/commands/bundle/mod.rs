@@ -186,8 +186,7 @@ pub fn export(
         return Ok(page.json(&told)?);
     }
     let strong = page.look.paint(Paint::Strong, &run);
-    let (entries, spent) =
-        (some(manifest.entries as i64, "entry").replace("entrys", "entries"), usd(manifest.spent_nano_usd));
+    let (entries, spent) = (some(manifest.entries as i64, "entry"), usd(manifest.spent_nano_usd));
     let file = look::clean(&whole.bundle);
     page.line(&format!(
         "{strong}  {entries}, {spent} usd spent, {} in {file}",

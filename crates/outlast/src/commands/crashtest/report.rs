@@ -161,8 +161,7 @@ impl Report {
             count => some(count as i64, "finding"),
         };
         let (deaths, boundaries) = (some(self.deaths.len() as i64, "death"), self.boundaries.len());
-        let boundaries =
-            if boundaries == 1 { "1 boundary".into() } else { format!("{boundaries} boundaries") };
+        let boundaries = some(boundaries as i64, "boundary");
         format!("{deaths} at {boundaries} of {}: {findings}", some(self.calls as i64, "call"))
     }
 

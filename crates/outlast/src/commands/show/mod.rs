@@ -116,7 +116,7 @@ struct Story {
     now: Micros,
 }
 
-/// Tells how many paths a run has changed, and how many of them after its last finished tool.
+/// Tells how many changes of files a run has made, and how many of them after its last call.
 fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, CliError> {
     if of_run(view).is_none() {
         return Ok(None);
@@ -125,10 +125,10 @@ fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, Cl
     let (all, after) = history.changed(last_call(store, view)?);
     let after = match after {
         0 => String::new(),
-        after => format!(", {after} after the last finished tool"),
+        after => format!(", {after} since its last call"),
     };
     Ok((all > 0)
-        .then(|| format!("{} changed{after} → outlast files {}", some(all as i64, "path"), called(view))))
+        .then(|| format!("{} of files{after} → outlast files {}", some(all as i64, "change"), called(view))))
 }
 
 /// Reads the run's pending approvals.

@@ -207,7 +207,7 @@ impl Driver {
             lived: Duration::ZERO,
             outage_rules: provider::Rules::of(&flags),
             asked: 0,
-            outage: provider::CurrentOutage::new("`outlast resume` the run"),
+            outage: provider::CurrentOutage::new(format!("`outlast resume {}`", called(&view))),
             telling,
             tools,
             cleared: None,

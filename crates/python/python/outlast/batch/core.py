@@ -197,7 +197,7 @@ class Core:
         self.engine.expect_items(self.run._no, self.stats.total)
         for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
-        self.meter = Meter(self.run, self.fn, options.meters)
+        self.meter = Meter(self.run, self.fn, options.meters, plan.done)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
         # The store's end drains what still runs.
         self.store._batches.add(self)

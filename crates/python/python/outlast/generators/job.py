@@ -116,7 +116,7 @@ class GeneratorJob:
         if total is not None:
             self._engine.expect_items(self.run._no, total)
         budget = self._spec.budget
-        self._meter = Meter(self.run, self._spec.fn, budget is not None and budget._meters)
+        self._meter = Meter(self.run, self._spec.fn, budget is not None and budget._meters, len(self._record.rows))
 
     # --- one result
 
