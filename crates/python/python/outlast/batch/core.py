@@ -295,13 +295,14 @@ class Core:
     def no_room(self, index: int, began: float) -> None:
         """Takes an item back of which a call found no room in a budget. `began`: the start of the try, in seconds.
 
-        Where calls in flight hold the room, it comes back by itself, and fewer items run until then. Where a budget above the
-        job's own is used up, only a person or the next period brings room: that stops the batch.
+        Where calls in flight hold the room, it comes back by itself, and fewer items run until then; so does a provider that
+        is away, which holds the next call. Where a budget above the job's own is used up, only a person or the next period
+        brings room: that stops the batch.
         """
         barred = self.run.barred()
         with self.lock:
             self.queue.ended()
-            if barred is not None:
+            if barred is not None and barred.code not in OUTAGES:
                 self.stop(barred)
             now = time.monotonic()
             self.width.no_room(began, now)
