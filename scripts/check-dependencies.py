@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # Terms under which a binary may be handed out by anybody, with its licences beside it.
 ALLOWED = {"0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CDLA-Permissive-2.0", "ISC", "MIT", "MIT-0", "Unicode-3.0", "Unlicense", "Zlib"}
 # Crates of which two versions are compiled, since crates of others ask for different ones. One less is a gain: take it out.
-DOUBLED = {"base64", "const-oid", "fallible-iterator", "getrandom", "signal-hook", "syn"}
+# What only the compiler of the gRPC protocol asks for (protox) is in no binary.
+DOUBLED = {
+    "base64", "const-oid", "fallible-iterator", "foldhash", "getrandom", "hashbrown", "logos", "logos-codegen", "logos-derive",
+    "signal-hook", "syn", "unicode-width",
+}
 
 
 def is_allowed(expression: str) -> bool:
