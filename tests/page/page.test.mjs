@@ -97,7 +97,7 @@ test("each act asks once and is done", async () => {
   assert.equal(await page.evaluate(() => document.querySelector("dialog input").value), "2.50");
   await press(page, "Raise it");
   await says(page, "of 7.50");
-  await says(page, /raise\s+page:[0-9a-f]{8}\s+dollars \+2\.50 usd/);
+  await says(page, /raise\s+page:[0-9a-f]{8}\s+usd \+2\.50/);
   await press(page, "Stop");
   // Leaving a dialog changes nothing.
   await press(page, "Leave it");
@@ -291,7 +291,7 @@ test("spend, budgets, jobs and the state are shown", async () => {
   await until("there is a plot", () => page.$(".uplot canvas"));
   await page.evaluate(() => { location.hash = "#/budgets"; });
   await says(page, "all-of-us");
-  await says(page, /set by cli:ann@\S+ .*ago: dollars 50\.00 usd per day/);
+  await says(page, /set by cli:ann@\S+ .*ago: usd 50\.00 per day/);
   await page.evaluate(() => { location.hash = "#/jobs"; });
   await says(page, "No batch jobs");
   await page.evaluate(() => { location.hash = "#/state/notes/ann/plan"; });
