@@ -109,7 +109,8 @@ def supervised(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome
 def lives_of(place: Place, deaths: list[Death]) -> Iterator[int]:
     """Numbers of lives, one more than something may die. While a database recovers, whoever begins is refused: that is none."""
     until, lives = time.monotonic() + LONGEST_S, 0
-    while lives < len(deaths) + MORE_LIVES:
+    # Who died before its run was begun is followed by a resumption that finds none.
+    while lives < 2 * len(deaths) + MORE_LIVES:
         lives += 1
         yield lives
         if place.elsewhere and not place.lives[-1].strikes and place.lives[-1].code != HALTED and time.monotonic() < until:
