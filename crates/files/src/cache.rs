@@ -64,10 +64,10 @@ pub(crate) struct Name {
 /// What tells whether a name is still what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
-    /// It cannot change but together with its directory.
+    /// The entry cannot change but together with its directory.
     Unneeded,
     Looks(Looks),
-    /// It is looked at again.
+    /// The entry is looked at again.
     Always,
     Below(Arc<Directory>),
 }

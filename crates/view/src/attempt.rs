@@ -57,7 +57,7 @@ shape! {
         kind: &'static str = wait.for_what.name();
         /// What it waited for, in words.
         whom: &'static str = wait.for_what.words();
-        /// Its newest reason.
+        /// Newest reason of the wait.
         why: String = wait.why.clone();
         /// Time since which that reason holds.
         why_since: Time = Time(wait.why_since);

@@ -34,7 +34,7 @@ pub struct Digest {
 #[derive(Clone, Debug, Serialize)]
 pub struct DigestOutage {
     pub upstream: String,
-    /// Its newest cause.
+    /// Newest cause of the outage.
     pub why: String,
     /// Time since which that cause holds.
     pub why_since: Time,

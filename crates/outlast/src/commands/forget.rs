@@ -67,7 +67,7 @@ pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 /// Facts about a run that decide whether it is deleted.
 struct Member {
     id: RunId,
-    /// Its short id: other runs may have its name.
+    /// Short id of the run: other runs may have the same name.
     word: String,
     parent: Option<RunNo>,
     status: Status,

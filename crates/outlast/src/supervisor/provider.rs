@@ -178,7 +178,7 @@ impl Rules {
 /// Outage of a provider that the calls of a proxy meet now.
 #[derive(Debug)]
 pub struct CurrentOutage {
-    /// What a person does once the cause is mended, in words: how the work goes on.
+    /// Way in which the work goes on once a person has mended the cause, in words.
     resume: String,
     known: Option<Known>,
     /// Failure of the newest call, which may begin an outage; `None` if the call did not fail.

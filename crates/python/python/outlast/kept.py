@@ -1,4 +1,4 @@
-"""Which files are kept with a run."""
+"""The choice of the files that are kept with a run."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {"kinds": ("agent", "machine"), "max": 50, "ignore": 
 
 
 class Unsound(Exception):
-    """What `outlast crashtest` found or could not do, as it is printed."""
+    """The findings of `outlast crashtest`, or why it could not test, as they are printed."""
 
 
 class CrashTest(pytest.Item):

@@ -36,7 +36,7 @@ use crate::{
 /// Format of the bundles that this program writes, and the newest that it reads.
 const FORMAT: u32 = 1;
 
-/// What a bundle says of itself.
+/// Manifest of a bundle: the run that it holds, and where that is from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Manifest {

@@ -15,7 +15,7 @@ _VALUES = 1_000
 
 
 class Reads:
-    """What can be asked about the state. Who answers is a subclass's."""
+    """The questions about the state. A subclass says who answers them."""
 
     def ask(self, question: str, **words: Any) -> Any:
         """Asks a question of `/v1/state/`, of a key by its `namespace`, `agent` and `key`. A word that is None is left out."""
