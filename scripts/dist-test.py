@@ -41,7 +41,8 @@ DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "ur
 # Where an installation may leave something: what is the person's own, and what Debian notes of any package.
 OWN = ("root", "tmp", "var/lib/dpkg", "var/log", "var/cache", "proc", "dev", "run")
 
-# How each file is installed and removed, FILE being its name in /dist; and what the PATH has then.
+# How each file is installed and removed, FILE being its name in /dist; and what the PATH has then. `/usr/local/share/man` is
+# Debian's own, to which `/usr/local/man` points.
 INSTALLS = {
     "wheel": (
         "*manylinux*.whl",
@@ -52,7 +53,7 @@ INSTALLS = {
     "tarball": (
         "outlast-*-linux.tar.gz",
         "tar -xzf FILE -C /usr/local --strip-components=1",
-        "tar -tzf FILE | cut -d/ -f2- | (cd /usr/local && xargs -d '\\n' rm --) && find /usr/local -mindepth 1 -type d -empty -newer /before -delete",
+        "tar -tzf FILE | cut -d/ -f2- | (cd /usr/local && xargs -d '\\n' rm --) && find /usr/local -mindepth 1 -type d -empty -newer /before -not -path /usr/local/share/man -delete",
         "/usr/local/bin",
     ),
     "deb": ("outlast_*.deb", "dpkg -i FILE >/dev/null", "dpkg -P outlast >/dev/null", "/usr/bin"),
