@@ -241,6 +241,8 @@ def try_image(dist: Path) -> str:
     """Unpacks the layers as a daemon would, and asks a server in them whether it lives."""
     with tempfile.TemporaryDirectory(prefix="outlast-dist-") as made:
         root = Path(made)
+        # As a daemon makes it: the image's user is not root.
+        root.chmod(0o755)
         with tarfile.open(one(dist, "*.oci.tar")) as archive:
             blob = lambda about: archive.extractfile(f"blobs/sha256/{about['digest'].removeprefix('sha256:')}")
             manifest = json.load(blob(json.load(archive.extractfile("index.json"))["manifests"][0]))
@@ -252,9 +254,12 @@ def try_image(dist: Path) -> str:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
         user, group = config["User"].split(":")
-        into = ["chroot", f"--userspec={user}:{group}", str(root), *config["Entrypoint"]]
+        # With processes and a /proc of its own, as a container has them; `chroot` is looked for before the image's PATH holds.
+        (root / "proc").mkdir(exist_ok=True)
+        begin = f"mount -t proc proc {root}/proc; exec {shutil.which('chroot')} --userspec={user}:{group} {root} \"$@\""
+        image = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", begin, "sh", *config["Entrypoint"]]
         env = dict(variable.split("=", 1) for variable in config["Env"])
-        server = subprocess.Popen([*into, "serve", "--listen", address], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen([*image, "serve", "--listen", address], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             while True:
                 try:
@@ -271,7 +276,7 @@ def try_image(dist: Path) -> str:
             server.wait()
         if " 200 " not in answer:
             raise Failed(f"the image's server is not ready: {answer}")
-        return subprocess.run([*into, "--version"], env=env, check=True, stdout=subprocess.PIPE, text=True).stdout.strip() + "; its server is ready"
+        return subprocess.run([*image, "--version"], env=env, check=True, stdout=subprocess.PIPE, text=True).stdout.strip() + "; its server is ready"
 
 
 def try_npm(dist: Path) -> str:
