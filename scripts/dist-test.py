@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -257,9 +258,9 @@ def try_image(dist: Path) -> str:
         # With processes and a /proc of its own, as a container has them; `chroot` is looked for before the image's PATH holds.
         (root / "proc").mkdir(exist_ok=True)
         begin = f"mount -t proc proc {root}/proc; exec {shutil.which('chroot')} --userspec={user}:{group} {root} \"$@\""
-        image = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", begin, "sh", *config["Entrypoint"]]
+        image = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", begin, "sh", *config["Entrypoint"]]
         env = dict(variable.split("=", 1) for variable in config["Env"])
-        server = subprocess.Popen([*image, "serve", "--listen", address], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen([*image, "serve", "--listen", address], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             while True:
                 try:
@@ -272,7 +273,8 @@ def try_image(dist: Path) -> str:
                         raise Failed(f"the image's server ended: {server.stderr.read()}")
                     time.sleep(0.05)
         finally:
-            server.kill()
+            # All of its session: a process that has changed its user is no longer told of its parent's death.
+            os.killpg(server.pid, signal.SIGKILL)
             server.wait()
         if " 200 " not in answer:
             raise Failed(f"the image's server is not ready: {answer}")
