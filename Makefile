@@ -62,7 +62,7 @@ fuzz:
 
 # In release, as it is handed out. A campaign that does not find a fault that it has planted fails.
 crash: | system venv
-	@cargo build --release --quiet -p outlast -p outlast-python
+	@cargo build --release --quiet -p outlast -p outlast-python -p outlast-sim
 	@OUTLAST_BIN=$(TARGET)/release/outlast $(PYTHON) scripts/crash/campaign.py --kills $(KILLS) --postgres $(if $(SEED),--seed $(SEED))
 
 # In a place of its own: peers are no part of the tests.

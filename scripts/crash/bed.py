@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import traces
 from outside import Chain
 
 HERE = Path(__file__).resolve().parent
@@ -79,6 +80,12 @@ class Bed:
         self.watch = place / "deathwatch"
         build = ["cc", "-O2", "-o", str(self.watch), str(HERE / "deathwatch.c"), "-lpthread"]
         subprocess.run(build, check=True)
+        self.sim, self.armed = outlast.parent / "outlast-sim", place / "armed.db"
+        subprocess.run(
+            [sys.executable, "-c", f"import outlast; outlast.connect({str(self.armed)!r}).close()"],
+            env={**os.environ, "PYTHONPATH": str(lib)}, check=True,
+        )  # fmt: skip
+        traces.arm(self.armed)
         self.log_path = place / "outside.log"
         self.outside = subprocess.Popen(
             [sys.executable, "-S", str(HERE / "outside.py"), str(self.log_path)],
@@ -157,11 +164,13 @@ class Database:
 class Place:
     """One run's own directory, store and environment."""
 
-    def __init__(self, bed: Bed, run: str, store: str | None, calls: int, fault: str = "") -> None:
-        self.bed, self.run, self.calls, self.fault = bed, run, calls, fault
+    def __init__(self, bed: Bed, run: str, store: str | None, calls: int, fault: str = "", *, traced: bool = False) -> None:
+        self.bed, self.run, self.calls, self.fault, self.traced = bed, run, calls, fault, traced
         self.home = bed.place / run
         self.home.mkdir()
         self.store = store or str(self.home / "runs.db")
+        if traced:
+            shutil.copy2(bed.armed, self.store)
         self.lives: list[Life] = []
         #: Deaths that are not of its own processes.
         self.elsewhere: list[Strike] = []

@@ -6,7 +6,7 @@
 
 Each run of a scenario (`scenarios.py`) dies twice: at a write of one of its processes, taken from the list of all of them,
 and at a random instant or write of what recovers. It goes on to its end and is judged (`judge.py`) by what a provider and a
-service for effects have logged (`outside.py`). Then faults are planted (`planted.py`): each has to be found. Writes
+service for effects have logged (`outside.py`). What most stores wrote is replayed through a model (`traces.py`). Then faults are planted (`planted.py`): each has to be found. Writes
 docs/evidence.json, and docs/evidence.md and README's figure from it; exits with 1 if a run has a fault, or if a planted one was not found.
 
 OUTLAST_BIN names the program; lib_native.so is beside it. Linux, a C compiler; no root, no network.
@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import evidence
+import traces
 from bed import ROOT, Bed, Database, Death, Place
 from judge import judged
 from planted import BARE, PLANTED, bare
@@ -45,6 +46,8 @@ from scenarios import ALL, Scenario
 CLEAN_RUNS = 2
 #: Runs of a scenario between two of its runs on PostgreSQL.
 POSTGRES_EVERY = 4
+#: Of so many runs on SQLite one makes its store itself, and dies while it does; the others write their traces.
+UNTRACED_EVERY = 4
 
 
 @dataclass
@@ -127,10 +130,11 @@ class Campaign:
             # Every other run on PostgreSQL loses its database as well.
             after_s = self.dice.random() * tally.clean_us / 1e6 if self.dice.random() < 0.5 else None
             on_postgres = tally.next % POSTGRES_EVERY == 0
+            traced = tally.next % UNTRACED_EVERY != 1
         run = f"{tally.scenario.name}-{self.args.seed}x{n}"
         # Where another run is on it, this one is on SQLite: none waits.
         if not self.database or not on_postgres or not self.database.turn.acquire(blocking=False):
-            self.play(tally, run, deaths)
+            self.play(tally, run, deaths, traced=traced)
             return n
         try:
             self.play(tally, run, deaths, self.database.url, after_s)
@@ -138,8 +142,10 @@ class Campaign:
             self.database.turn.release()
         return n
 
-    def play(self, tally: Tally, run: str, deaths: list[Death], store: str | None = None, after_s: float | None = None) -> None:
-        place = Place(self.bed, run, store, tally.scenario.calls)
+    def play(
+        self, tally: Tally, run: str, deaths: list[Death], store: str | None = None, after_s: float | None = None, *, traced: bool = False
+    ) -> None:  # fmt: skip
+        place = Place(self.bed, run, store, tally.scenario.calls, traced=traced)
         losing = threading.Timer(after_s or 0, self.lose_database, [place])
         try:
             if after_s is not None:
@@ -165,6 +171,10 @@ class Campaign:
         on_postgres = place.store.startswith("postgres")
         # What is in a shared store is checked once, at the end.
         faults, sums = judged(tally.scenario, place, outcome, verify=not on_postgres)
+        if place.traced:
+            acts, wrong = traces.checked(self.bed.sim, traces.rows(Path(place.store)), place.home / "trace")
+            faults += [f"its trace is none of the model's: {wrong}"] if wrong else []
+            sums |= {"traces": 1, "acts": acts}
         with self.lock:
             tally.runs += bool(deaths)
             tally.on_postgres += on_postgres and bool(deaths)
@@ -183,7 +193,7 @@ class Campaign:
             place.gone()
 
     def told(self, tally: Tally, place: Place, deaths: list[Death], faults: list[str]) -> None:
-        only = f"{tally.scenario.name}:{','.join(map(str, deaths))}"
+        only = f"{tally.scenario.name}:{','.join(map(str, deaths))}{' --traced' if place.traced else ''}"
         with self.lock:
             self.faults.append({"run": place.run, "store": place.store, "only": only, "faults": faults[:5]})
         print(f"FAULT in {place.run} (--only {only}):", *faults[:5], sep="\n  ", flush=True)
@@ -254,7 +264,8 @@ def fought(args: argparse.Namespace, bed: Bed, database: Database | None) -> int
         name, _, deaths = args.only.partition(":")
         tally = next(tally for tally in campaign.tallies if tally.scenario.name == name)
         for n in range(args.times):
-            campaign.play(tally, f"{name}-{n}", [Death(*text.rsplit(":", 1)) for text in deaths.split(",")], database.url if database else None)
+            planned = [Death(*text.rsplit(":", 1)) for text in deaths.split(",")]
+            campaign.play(tally, f"{name}-{n}", planned, database.url if database else None, traced=args.traced)
         print(f"{campaign.kills} kills, {len(campaign.faults)} runs with faults")
         return bool(campaign.faults)
     if args.planted:
@@ -295,6 +306,7 @@ def main() -> int:
     parser.add_argument("--planted", action="store_true", help="the planted faults alone")
     parser.add_argument("--keep", type=Path, help="a directory for what runs with faults have left")
     parser.add_argument("--only", help="one run again: SCENARIO:POINT:VICTIMS,…")
+    parser.add_argument("--traced", action="store_true", help="with --only: on a store that was made before, and writes its trace")
     parser.add_argument("--times", type=int, default=1, help="how often, with --only")
     parser.add_argument("--commit", help="the commit that the program was built from, where it is not this tree's")
     parser.add_argument("--profile", help="how it was built; otherwise its directory's name")

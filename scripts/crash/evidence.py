@@ -86,6 +86,7 @@ def page(told: dict) -> str:
         "- what may be done again was, with the same key, and only where a death had cut it off;",
         "- what Outlast charged is what the provider sold; calls lost in flight are charged besides, and marked;",
         "- no limit was passed; the run completed; no process was left; `outlast verify` is sound.",
+        *model(scenarios),
         "",
         "## Planted faults",
         "",
@@ -112,6 +113,19 @@ def page(told: dict) -> str:
         lines += ["", "## Faults", ""]
         lines += [f"- `--only {one['only']}`: {cell('; '.join(one['faults']))}" for one in faults]
     return "\n".join(lines) + "\n"
+
+
+def model(scenarios: list[dict]) -> list[str]:
+    """What is said of traces, where a campaign had some."""
+    traces, acts = (sum(one.get(what, 0) for one in scenarios) for what in ("traces", "acts"))
+    if not traces:
+        return []
+    return [
+        "",
+        f"**{number(traces)} traces were checked**, of {number(acts)} acts: every row that a run's SQLite store wrote of processes, leases,",
+        "attempts, entries and envelopes, in its order, is replayed through a model of reserve, send and settle, of lease, fence and",
+        "takeover (`crates/sim/src/trace`), which shares no code with the engine. A row that the model does not allow is a fault.",
+    ]
 
 
 def number(count: int) -> str:

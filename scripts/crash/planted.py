@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import traces
 from bed import Bed, Death, Place
 from judge import judged
 from outside import Broken, Chain
@@ -19,6 +20,8 @@ from scenarios import BATCH, BUDGET, LOOP, PLAIN, STEPS, Outcome, Scenario, alon
 
 #: The machine dies when two answers have been acknowledged, and again when three have.
 EARLY, LATE = Death("agent.5", "all"), Death("agent.8", "all")
+#: Numbers of kinds and states of entries in a trace.
+CALL, OPEN, DONE = 0, 0, 1
 
 
 def of_agent(scenario: Scenario) -> Callable[[Bed, str, str], list[str]]:
@@ -111,6 +114,23 @@ def of_log(change: Callable[[list[str]], list[str]]) -> Callable[[Bed, str, str]
     return plant
 
 
+def of_trace(change: Callable[[dict], list[dict]], state: int = DONE, table: str = "entries") -> Callable[[Bed, str, str], list[str]]:
+    """Changes the first row of a table in the trace of a run that nobody killed: of entries a call's, in that state."""
+
+    def plant(bed: Bed, run: str, _: str) -> list[str]:
+        place = Place(bed, run, None, PLAIN.calls, traced=True)
+        faults, _ = judged(PLAIN, place, supervised(PLAIN, place, []))
+        told = [json.loads(row) for row in traces.rows(Path(place.store))]
+        is_it = lambda row: row["table"] == table and (table != "entries" or (row["kind"], row["state"]) == (CALL, state))
+        at = next(n for n, row in enumerate(told) if is_it(row))
+        sound, changed = ([json.dumps(row) for row in trace] for trace in (told, told[:at] + change(told[at]) + told[at + 1 :]))
+        acts, wrong = traces.checked(bed.sim, sound, place.home / "sound")
+        # A model that allows nothing would find it too.
+        return [] if faults or wrong or not acts else [traces.checked(bed.sim, changed, place.home / "changed")[1]]
+
+    return plant
+
+
 def cheaper(rows: list[str]) -> list[str]:
     told = [json.loads(row) for row in rows]
     first = next(row for row in told if row["line"]["kind"] == "call")
@@ -136,6 +156,12 @@ PLANTED: dict[str, Callable[[Bed, str, str], list[str]]] = {
     "a line of the provider's log removed": of_log(lambda rows: rows[:9] + rows[10:]),
     "a line of the provider's log added": of_log(lambda rows: rows[:9] + rows[8:]),
     "a price in the provider's log changed": of_log(cheaper),
+    "a trace that settles without a reserve": of_trace(lambda _: [], OPEN),
+    "a trace that settles twice": of_trace(lambda row: [row, {**row, "spent": [row["spent"][0] + 1, *row["spent"][1:]]}]),
+    "a trace whose charge nobody reserved": of_trace(lambda row: [{**row, "spent": [10**9, *row["spent"][1:]]}]),
+    "a trace whose reservation passes the limit": of_trace(lambda row: [{**row, "held": [10**10, *row["held"][1:]]}], OPEN),
+    "a trace whose attempt acts without its lease": of_trace(lambda row: [{**row, "fence": row["fence"] + 1}], table="leases"),
+    "a trace in which a dead process acts": of_trace(lambda row: [row, {**row, "life": 1}], table="instances"),
 }
 
 BARE = dataclasses.replace(

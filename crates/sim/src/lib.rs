@@ -28,6 +28,7 @@ pub mod program;
 pub mod provider;
 pub mod setup;
 pub mod shares;
+pub mod trace;
 pub mod worker;
 pub mod world;
 

@@ -4,7 +4,9 @@
 mod coverage;
 mod found;
 mod linear;
+mod model;
 mod planted;
+mod trace;
 
 use outlast_sim::{many, run};
 
