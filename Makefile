@@ -8,7 +8,7 @@
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
-# make power-loss        what a step has returned is there after a loss of power (root, loop devices)
+# make power-loss        the power is lost before each sync of a store, and below a file system (root, loop devices)
 # make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside the npm package, DBOS, Absurd and bare loops
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
@@ -67,6 +67,7 @@ crash: | system venv
 
 # In a place of its own: peers are no part of the tests.
 power-loss: build venv
+	@OUTLAST_BIN=$(abspath $(OUTLAST)) $(PYTHON) scripts/crash/power.py
 	@$(PYTHON) scripts/power-loss.py
 
 bench-python: python

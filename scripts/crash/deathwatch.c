@@ -1,6 +1,7 @@
 // deathwatch: runs a command, counts every system call by which its processes write, and kills at the n-th.
 //
-//   deathwatch [--report FILE] [--limit SECONDS] [--role NAME=WORD]… [--death POINT:VICTIMS]… -- CMD…
+//   deathwatch [--report FILE] [--limit SECONDS] [--role NAME=WORD]… [--death POINT:VICTIMS]…
+//              [--record FILE --under DIRECTORY] -- CMD…
 //
 // POINT is ROLE.N (the N-th write of all processes of that role, before it is done) or @MICROSECONDS (from the start, or
 // from the death before). VICTIMS are roles joined by `+`, `self` (the process that writes) or `all` (the machine: every
@@ -11,10 +12,14 @@
 // it, and in whichever descendant: static programs too. Events are not writes.
 //
 // Writes to FILE a line of JSON for each death and one for the end, and exits as the command did (128 + its signal).
+//
+// With --record, each write, sync, size and name of a file below DIRECTORY is recorded as well, when it begins: a `struct
+// record`, a path, a second one of a rename or link, and the bytes that are written. `power.py` reads that.
 
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -29,7 +34,9 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -281,6 +288,130 @@ static void *start(void *unused) {
     return NULL;
 }
 
+struct record {
+    // w: write, d: write through, t: size, s: sync, c: create, u: remove, r: rename, n: rename to a name that is free, l: link,
+    // m: directory, x: what no record tells.
+    char what;
+    char unused[7];
+    int64_t at;
+    uint32_t path, other;
+    uint64_t bytes;
+};
+
+static int record_to = -1;
+static const char *record_under;
+enum { MOST_PARTS = 1024 };
+
+static int is_under(const char *path) {
+    size_t length = strlen(record_under);
+    return !strncmp(path, record_under, length) && (path[length] == '/' || !path[length]);
+}
+
+static size_t memory_of(pid_t pid, uint64_t from, void *to, size_t length) {
+    struct iovec here = {to, length}, there = {(void *)(uintptr_t)from, length};
+    ssize_t had = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    return had < 0 ? 0 : (size_t)had;
+}
+
+// The path of a descriptor of a process, or of its directory for AT_FDCWD. A file that was removed has none.
+static int path_of(pid_t pid, int fd, char *path) {
+    char link[64];
+    if (fd == AT_FDCWD) snprintf(link, sizeof link, "/proc/%d/cwd", pid);
+    else snprintf(link, sizeof link, "/proc/%d/fd/%d", pid, fd);
+    ssize_t had = readlink(link, path, PATH_MAX - 1);
+    path[had < 0 ? 0 : had] = 0;
+    return had > 0 && !strstr(path, " (deleted)");
+}
+
+// The path that a process names.
+static int path_at(pid_t pid, int directory, uint64_t name, char *path) {
+    char text[PATH_MAX] = "", base[PATH_MAX];
+    // A name may end where a page does, and the next one be none of the process's.
+    size_t first = 4096 - name % 4096, had = memory_of(pid, name, text, first < sizeof text ? first : sizeof text - 1);
+    if (had == first && !memchr(text, 0, had) && had < sizeof text - 1) memory_of(pid, name + had, text + had, sizeof text - 1 - had);
+    if (text[0] == '/') return snprintf(path, PATH_MAX, "%s", text) < PATH_MAX && is_under(path);
+    return path_of(pid, directory, base) && snprintf(path, PATH_MAX, "%s/%s", base, text) < PATH_MAX && is_under(path);
+}
+
+static void record(char what, int64_t at, const char *path, const char *other, const char *bytes, size_t length) {
+    struct record head = {.what = what, .at = at, .path = strlen(path), .other = other ? strlen(other) : 0, .bytes = length};
+    struct iovec parts[] = {{&head, sizeof head}, {(void *)path, head.path}, {(void *)other, head.other}, {(void *)bytes, length}};
+    if (writev(record_to, parts, 4) != (ssize_t)(sizeof head + head.path + head.other + length)) fail("--record");
+}
+
+// Records a write of `count` parts at a place; at -1: where the descriptor is.
+static void record_write(pid_t pid, const char *path, int fd, const struct iovec *parts, size_t count, int64_t at, int through) {
+    char name[64], text[512];
+    struct stat found;
+    snprintf(name, sizeof name, "/proc/%d/fdinfo/%d", pid, fd);
+    long flags = 0;
+    long long place = 0;
+    if (file_text(name, text, sizeof text) > 0) sscanf(text, "pos: %lld flags: %lo", &place, &flags);
+    if (at < 0) at = flags & O_APPEND && !stat(path, &found) ? found.st_size : place;
+    size_t length = 0, put = 0;
+    for (size_t i = 0; i < count; i++) length += parts[i].iov_len;
+    char *bytes = malloc(length + 1);
+    if (!bytes) fail("a write");
+    for (size_t i = 0; i < count; put += parts[i++].iov_len)
+        if (memory_of(pid, (uintptr_t)parts[i].iov_base, bytes + put, parts[i].iov_len) != parts[i].iov_len) fail("a process's memory");
+    record(through || flags & O_DSYNC ? 'd' : 'w', at, path, NULL, bytes, length);
+    free(bytes);
+}
+
+static void record_name(char what, pid_t pid, int directory, uint64_t name, int other_directory, uint64_t other) {
+    char path[PATH_MAX], second[PATH_MAX];
+    int is = path_at(pid, directory, name, path), are = other && path_at(pid, other_directory, other, second);
+    // What comes from elsewhere, or goes there, is none of a store's.
+    if (is && (!other || are)) record(what, 0, path, other ? second : NULL, NULL, 0);
+    else if (is || are) record('x', 0, is ? path : second, NULL, NULL, 0);
+}
+
+static void record_call(const struct seccomp_data *call, pid_t pid) {
+    const uint64_t *a = (const uint64_t *)call->args;
+    char path[PATH_MAX];
+    struct stat found;
+    struct iovec parts[MOST_PARTS] = {{(void *)(uintptr_t)a[1], a[2]}};
+    switch (call->nr) {
+#ifdef __NR_rename
+    case __NR_rename: record_name('r', pid, AT_FDCWD, a[0], AT_FDCWD, a[1]); return;
+    case __NR_unlink: case __NR_rmdir: record_name('u', pid, AT_FDCWD, a[0], 0, 0); return;
+    case __NR_link: record_name('l', pid, AT_FDCWD, a[0], AT_FDCWD, a[1]); return;
+    case __NR_mkdir: record_name('m', pid, AT_FDCWD, a[0], 0, 0); return;
+    case __NR_symlink: record_name('x', pid, AT_FDCWD, a[1], 0, 0); return;
+#endif
+    case __NR_renameat2: record_name(a[4] & 1 ? 'n' : 'r', pid, (int)a[0], a[1], (int)a[2], a[3]); return;
+    case __NR_renameat: record_name('r', pid, (int)a[0], a[1], (int)a[2], a[3]); return;
+    case __NR_unlinkat: record_name('u', pid, (int)a[0], a[1], 0, 0); return;
+    case __NR_linkat: record_name('l', pid, (int)a[0], a[1], (int)a[2], a[3]); return;
+    case __NR_mkdirat: record_name('m', pid, (int)a[0], a[1], 0, 0); return;
+    case __NR_symlinkat: record_name('x', pid, (int)a[1], a[2], 0, 0); return;
+    case __NR_truncate: record_name('x', pid, AT_FDCWD, a[0], 0, 0); return;
+    case __NR_openat:
+        if (!path_at(pid, (int)a[0], a[1], path)) return;
+        if (lstat(path, &found)) record('c', 0, path, NULL, NULL, 0);
+        else if (a[2] & O_TRUNC) record('t', 0, path, NULL, NULL, 0);
+        return;
+    }
+    if (!path_of(pid, (int)(call->nr == __NR_copy_file_range ? a[2] : a[0]), path) || !is_under(path)) return;
+    switch (call->nr) {
+    case __NR_write: record_write(pid, path, (int)a[0], parts, 1, -1, 0); return;
+    case __NR_pwrite64: record_write(pid, path, (int)a[0], parts, 1, (int64_t)a[3], 0); return;
+    case __NR_writev: case __NR_pwritev: case __NR_pwritev2:
+        if (a[2] > MOST_PARTS || memory_of(pid, a[1], parts, a[2] * sizeof *parts) != a[2] * sizeof *parts) fail("a write's parts");
+        record_write(pid, path, (int)a[0], parts, a[2], call->nr == __NR_writev ? -1 : (int64_t)a[3],
+                     call->nr == __NR_pwritev2 && a[5] & RWF_DSYNC);
+        return;
+    case __NR_fsync: case __NR_fdatasync: record('s', 0, path, NULL, NULL, 0); return;
+    case __NR_ftruncate: record('t', (int64_t)a[1], path, NULL, NULL, 0); return;
+    case __NR_fallocate:
+        if (!a[1] && !stat(path, &found) && (int64_t)(a[2] + a[3]) > found.st_size) record('t', (int64_t)(a[2] + a[3]), path, NULL, NULL, 0);
+        else if (a[1]) record('x', 0, path, NULL, NULL, 0);
+        return;
+    case __NR_sync_file_range: return;
+    default: record('x', 0, path, NULL, NULL, 0);
+    }
+}
+
 // Looks at one call, lets it happen, or lets its process die before.
 static void judge(struct seccomp_notif *notice) {
     int call = 0;
@@ -304,6 +435,8 @@ static void judge(struct seccomp_notif *notice) {
         const struct Death *death = &deaths[death_next];
         if (death_next < death_count && death->role && !strcmp(death->role, role->name) && role->writes >= death->at)
             strike(death, pid, CALLS[call].name, target);
+        else if (record_to >= 0)
+            record_call(&notice->data, pid);
     }
     struct seccomp_notif_resp answer = {.id = notice->id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     // A process that has just been killed takes no answer.
@@ -340,12 +473,16 @@ int main(int argc, char **argv) {
             roles[role_count++] = (struct Role){.name = value, .word = equals + 1};
         } else if (!strcmp(argv[i], "--death")) {
             add_death(value);
+        } else if (!strcmp(argv[i], "--record")) {
+            if ((record_to = open(value, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) < 0) fail(value);
+        } else if (!strcmp(argv[i], "--under")) {
+            record_under = value;
         } else {
             errno = EINVAL;
             fail(argv[i]);
         }
     }
-    if (i + 1 >= argc) errno = EINVAL, fail("no command");
+    if (i + 1 >= argc || (record_to >= 0 && !record_under)) errno = EINVAL, fail("no command, or no --under");
     command = argv + i + 1;
     if (!(report = fopen(to, "we"))) fail(to);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) fail("PR_SET_CHILD_SUBREAPER");
