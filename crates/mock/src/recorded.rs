@@ -2,21 +2,24 @@
 
 use std::{
     io,
+    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http_body_util::Full;
 use hyper::{
     body::{Frame, Incoming},
+    client,
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     task::{JoinHandle, JoinSet, spawn_blocking},
 };
 
@@ -33,10 +36,15 @@ pub trait Tape: Send + Sync + 'static {
 /// Request, with its body decoded.
 #[derive(Debug)]
 pub struct Asked {
-    /// Method and path.
-    pub line: String,
+    pub is_post: bool,
+    pub uri: Uri,
+    /// Headers that say what is asked, and not by whom.
+    pub headers: HeaderMap,
     pub body: Bytes,
 }
+
+/// Beginnings of the names of such headers.
+const SAY_WHAT: [&str; 3] = ["content-type", "anthropic-", "openai-beta"];
 
 /// Answer to a request.
 #[derive(Debug)]
@@ -71,13 +79,39 @@ async fn respond(
 ) -> Result<Response<Halves>, io::Error> {
     let (head, body) = request.into_parts();
     let body = collect(body).await.and_then(|body| decode(&head.headers, body)).map_err(io::Error::other)?;
-    let asked = Asked { line: format!("{} {}", head.method, head.uri.path()), body };
+    let says_what = |name: &HeaderName| SAY_WHAT.iter().any(|begin| name.as_str().starts_with(begin));
+    let headers = head.headers.iter().filter(|(name, _)| says_what(name));
+    let headers = headers.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let asked = Asked { is_post: head.method == http::Method::POST, uri: head.uri, headers, body };
     let teller = tape.clone();
     let said = spawn_blocking(move || teller.answer(&asked)).await?;
     let mut response = Response::new(Halves::of(said.body, said.call.map(|call| (call, tape))));
     *response.status_mut() = StatusCode::from_u16(said.status).unwrap_or_default();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(said.media_type));
     Ok(response)
+}
+
+/// Asks a server the same, with more headers. Returns the status and the whole body.
+pub async fn pass_on(
+    asked: &Asked,
+    to: SocketAddr,
+    more: impl IntoIterator<Item = (&'static str, String)>,
+) -> io::Result<(u16, Bytes)> {
+    let stream = TokioIo::new(TcpStream::connect(to).await?);
+    let (mut sender, connection) = client::conn::http1::handshake(stream).await.map_err(io::Error::other)?;
+    let connection = tokio::spawn(connection);
+    let mut request = Request::new(Full::new(asked.body.clone()));
+    (*request.method_mut(), *request.uri_mut()) = (http::Method::POST, asked.uri.clone());
+    *request.headers_mut() = asked.headers.clone();
+    for (name, value) in more.into_iter().chain([("host", to.to_string())]) {
+        let value = HeaderValue::try_from(value).map_err(io::Error::other)?;
+        request.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    let response = sender.send_request(request).await.map_err(io::Error::other)?;
+    let status = response.status().as_u16();
+    let body = collect(response.into_body()).await.map_err(io::Error::other)?;
+    connection.abort();
+    Ok((status, body))
 }
 
 /// Body that is sent in two halves, with a word to the tape in between.

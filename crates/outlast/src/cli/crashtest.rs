@@ -26,6 +26,9 @@ pub struct CrashtestArgs {
     /// A file that keeps the recording: taken if it is there, else made. With it nothing is asked of a provider again
     #[arg(long, value_name = "FILE")]
     pub recording: Option<PathBuf>,
+    /// Answer requests that differ from the recording by the real provider, for at most so many dollars in all
+    #[arg(long, value_name = "AMOUNT", conflicts_with = "mock", value_parser = values::usd_limit)]
+    pub live: Option<Limit>,
     /// What is killed: agent, tree (it and all that it started), supervisor, machine (everything at once); can be repeated [default: all]
     #[arg(long = "kind", value_name = "KIND", value_parser = values::words(Kind::ALL, Kind::name))]
     pub kinds: Vec<Kind>,
@@ -56,6 +59,9 @@ pub struct CrashtestArgs {
     /// Write the report as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
+    /// Write the result as a badge for a README, an image in SVG
+    #[arg(long, value_name = "FILE")]
+    pub badge: Option<PathBuf>,
     /// The command and its arguments
     #[arg(help_heading = "Arguments", value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true)]
     pub command: Vec<String>,

@@ -28,11 +28,11 @@ const FLAGS: [(SetBy, &str); 3] = [
     (
         Owner,
         "active admission admit-wait agent all allow-host allow-net anthropic-base-url api-token-file \
-         attempts bare by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
+         attempts badge bare by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
          diff divergence drain durability effects encoding env env-file fail files files-exclude files-ignored \
          files-max first-byte-timeout follow \
          foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout ignore in-doubt \
-         input intercept junit keep kind latency limit lines listen log loops markdown max max-body max-iterations max-lives mcp \
+         input intercept junit keep kind latency limit lines listen live log loops markdown max max-body max-iterations max-lives mcp \
          memory memory-by minutes mock name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \
          outage-pause outage-wait output pause-wall plan plan-window policy prices print pty rate-limit raw read-only \
          reads reasoning record recording restarts resume-tax run seed server settle-wait since status stdin \

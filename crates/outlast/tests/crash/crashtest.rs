@@ -128,6 +128,28 @@ fn a_prompt_with_the_time_in_it_is_found_before_anything_is_killed() {
 }
 
 #[test]
+fn what_differs_from_the_recording_is_answered_live_only_within_its_dollars() {
+    let (bed, mock) = (bed(), Bed::new());
+    bed.write("work/agent.py", &format!("{AGENT}{TELLS_THE_TIME}"));
+    let kept = bed.path("agent.rec");
+    let test = |live: &[&str]| {
+        let mut command =
+            bed.outlast(&["crashtest", "--recording", text(&kept), "--max=2", "--kind=machine"]);
+        command
+            .env("OPENAI_BASE_URL", format!("{}/v1", mock.mock_url()))
+            .env("TMPDIR", text(&bed.path("tmp")));
+        command.args(live).args(["--", "python3", "-SE", "agent.py"]);
+        bed.start(command).done_within(20 * LONGEST)
+    };
+    test(&[]).code(1).tells(&["this run is paid for", "diverged: request 1 is not in the recording"]);
+    assert_eq!(mock.paid(), 1);
+    test(&["--live", "0.00001"]).code(1).tells(&["diverged: request 1", "; live: 402"]);
+    assert_eq!(mock.paid(), 1);
+    test(&["--live", "1"]).code(0).tells(&["not in the recording, answered live (--live)", "no findings"]);
+    assert!(mock.paid() >= 5, "{}", mock.paid());
+}
+
+#[test]
 fn a_cursor_that_is_moved_too_early_is_found_as_work_that_is_missing() {
     let bed = bed();
     let only =
@@ -157,8 +179,9 @@ fn a_recording_that_is_kept_needs_no_provider_and_its_report_is_written_for_othe
     bed.run(command).code(0).tells(&["this run is paid for", "3 of 12 deaths, spread evenly (--max)"]);
     assert_eq!(mock.paid(), 3);
     drop(mock);
-    let (junit, markdown) = (bed.path("report.xml"), bed.path("report.md"));
-    let reports = ["--junit", text(&junit), "--markdown", text(&markdown), "--max", "2"];
+    let [junit, markdown, badge] = ["report.xml", "report.md", "badge.svg"].map(|name| bed.path(name));
+    let reports =
+        ["--junit", text(&junit), "--markdown", text(&markdown), "--badge", text(&badge), "--max", "2"];
     crashtest(&bed, SOUND, &[recording.as_slice(), &reports].concat()).code(0);
     assert!(
         bed.text("report.xml").contains(r#"tests="3" failures="0" skipped="0""#),
@@ -166,6 +189,7 @@ fn a_recording_that_is_kept_needs_no_provider_and_its_report_is_written_for_othe
         bed.text("report.xml")
     );
     assert!(bed.text("report.md").contains("2 deaths at 12 boundaries of 3 calls: no findings"));
+    assert!(bed.text("badge.svg").contains(">2 deaths, no findings</text>"), "{}", bed.text("badge.svg"));
     crashtest(&bed, APPENDS, &recording).code(1).tells(&["diverged: request 2 is not in the recording"]);
 }
 

@@ -175,7 +175,7 @@ impl Bed {
         *stage.scene() = Scene::with(death);
         let is_started_again =
             is_bare || death.is_some_and(|death| matches!(death.kind, Kind::Supervisor | Kind::Machine));
-        let keys = &stage.recording().keys;
+        let keys = &stage.recording().keys.clone();
         let mut code = self.life(stage, self.first(provider, is_bare, keys)?, longest)?;
         if stage.scene().may_go_on() && is_started_again && code.is_some() {
             self.below.sweep()?;

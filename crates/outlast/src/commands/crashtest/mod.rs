@@ -1,12 +1,13 @@
 //! `outlast crashtest`: kills a command at every boundary of its journal, and compares what is left with a clean run.
 //!
 //! A command is recorded once (`recording`), lives again and again in a fresh copy (`bed`, `copy`) with the answers of the
-//! recording (`stage`), and dies (`death`). `compare` says what differs, and this file why.
+//! recording (`stage`, and `live` for what it does not have), and dies (`death`). `compare` says what differs, and this file why.
 
 mod bed;
 mod compare;
 mod copy;
 mod death;
+mod live;
 mod recording;
 mod report;
 mod stage;
@@ -20,6 +21,7 @@ use self::{
     bed::{Bed, End},
     compare::{Difference, Ignored, Sort},
     death::Below,
+    live::Live,
     recording::Recording,
     report::{Bare, Finding, Report, Row, Tried},
     stage::Stage,
@@ -54,9 +56,11 @@ pub fn crashtest(args: &CrashtestArgs, context: &Context, page: &mut Page) -> Re
             return Ok(exit_code::USAGE);
         }
     };
-    for (path, text) in
-        [(&args.junit, Report::junit as fn(&Report) -> String), (&args.markdown, Report::markdown)]
-    {
+    for (path, text) in [
+        (&args.junit, Report::junit as fn(&Report) -> String),
+        (&args.markdown, Report::markdown),
+        (&args.badge, Report::badge),
+    ] {
         if let Some(path) = path {
             fs::write(context.around.directory().join(path), text(&report))?;
         }
@@ -103,7 +107,8 @@ fn tested(
     let bed = Bed::make(context, &args.command, below.clone())?;
     let recording = recorded(args, context, &bed, runtime)?.with_rules(masks::load(&context.around)?)?;
     let calls = recording.calls.len();
-    let stage = Stage::new(recording, below);
+    let live = args.live.map(|usd| Live::begin(context, bed.path("live.db"), usd, runtime)).transpose()?;
+    let stage = Stage::new(recording, live, below);
     stage.listen(&bed.socket())?;
     let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
     let provider = listener.local_addr()?;
@@ -128,6 +133,11 @@ fn tested(
     // Whatever differs without a death differs after one.
     if report.clean.is_empty() {
         test.kill(&mut report)?;
+    }
+    let live = test.stage.recording().calls.len() - calls;
+    if live > 0 {
+        let requests = some(live as i64, "request");
+        report.notes.push(format!("{requests} not in the recording, answered live (--live)"));
     }
     report.sound = report.clean.is_empty() && report.deaths.iter().all(|tried| tried.findings.is_empty());
     Ok(report)

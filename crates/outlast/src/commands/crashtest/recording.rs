@@ -102,6 +102,12 @@ impl Recording {
         Ok(Recording { rules, ..self })
     }
 
+    /// Adds a call, and returns its number.
+    pub fn add(&mut self, request: &[u8], answer: String) -> usize {
+        self.calls.push(Call { request: String::from_utf8_lossy(request).into_owned(), answer });
+        self.calls.len() - 1
+    }
+
     /// Returns the number of the recorded call that answers a request: of equal ones the first that was `served` least.
     pub fn find(&self, body: &[u8], served: impl Fn(usize) -> u32) -> Option<usize> {
         let wanted = self.canonical(body);

@@ -155,11 +155,28 @@ impl Report {
         out
     }
 
-    fn head(&self) -> String {
-        let findings = match self.clean.len() + self.faults().len() {
+    /// Returns the result as a badge: an image of one line, in green where nothing was found.
+    pub fn badge(&self) -> String {
+        let said = format!("{}, {}", some(self.deaths.len() as i64, "death"), self.findings());
+        let (color, width) = (if self.sound { "#2b7a3f" } else { "#b3261e" }, 82 + 7 * said.len());
+        format!(
+            r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="crashtest: {said}">
+<rect width="{width}" height="20" rx="3" fill="{color}"/><rect width="72" height="20" rx="3" fill="#444"/>
+<g fill="#fff" font-family="sans-serif" font-size="12"><text x="8" y="14">crashtest</text><text x="78" y="14">{said}</text></g>
+</svg>
+"##
+        )
+    }
+
+    fn findings(&self) -> String {
+        match self.clean.len() + self.faults().len() {
             0 => "no findings".to_owned(),
             count => some(count as i64, "finding"),
-        };
+        }
+    }
+
+    fn head(&self) -> String {
+        let findings = self.findings();
         let (deaths, boundaries) = (some(self.deaths.len() as i64, "death"), self.boundaries.len());
         let boundaries = some(boundaries as i64, "boundary");
         format!("{deaths} at {boundaries} of {}: {findings}", some(self.calls as i64, "call"))

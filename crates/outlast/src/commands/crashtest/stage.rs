@@ -9,13 +9,13 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
     thread,
 };
 
 use outlast_mock::recorded::{Asked, Said, Tape};
 
-use super::{death::Below, recording::Recording};
+use super::{death::Below, live::Live, recording::Recording};
 use crate::{
     cli::crashtest::{Boundary, Death, Kind},
     program::stops::{Moment, Stop},
@@ -23,7 +23,10 @@ use crate::{
 
 /// Stage, shared by the connections of the processes on it.
 pub struct Stage {
-    recording: Recording,
+    /// Recording, to which live answers are added.
+    recording: RwLock<Recording>,
+    /// `None`: a request that is not in the recording has no answer.
+    live: Option<Live>,
     below: Below,
     scene: Mutex<Scene>,
 }
@@ -52,12 +55,20 @@ pub struct Scene {
 }
 
 impl Stage {
-    pub fn new(recording: Recording, below: Below) -> Arc<Stage> {
-        Arc::new(Stage { recording, below, scene: Mutex::default() })
+    pub fn new(recording: Recording, live: Option<Live>, below: Below) -> Arc<Stage> {
+        Arc::new(Stage { recording: RwLock::new(recording), live, below, scene: Mutex::default() })
     }
 
-    pub fn recording(&self) -> &Recording {
-        &self.recording
+    pub fn recording(&self) -> RwLockReadGuard<'_, Recording> {
+        self.recording.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the real provider what the recording does not have, and adds the answer to it. Errors: why there is none.
+    fn answered_live(&self, asked: &Asked) -> Result<usize, String> {
+        let live = self.live.as_ref().ok_or_else(String::new)?;
+        let answer = live.answer(asked).map_err(|why| format!("; live: {why}"))?;
+        let mut recording = self.recording.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(recording.add(&asked.body, answer))
     }
 
     pub fn scene(&self) -> MutexGuard<'_, Scene> {
@@ -136,21 +147,36 @@ impl Tape for Stage {
                 .into(),
         }
         };
-        if !asked.line.starts_with("POST ") {
+        if !asked.is_post {
             return refused(404, "a crash test has the recorded calls alone");
         }
         scene.bought += 1;
         let call = scene.bought;
         scene.reached(Moment::CallLeft, String::new(), &self.below);
-        let found = self.recording.find(&asked.body, |index| scene.served.get(&index).copied().unwrap_or(0));
-        let Some(index) = found else {
-            scene.diverged.push(self.recording.divergence(call, &asked.body));
-            // Whatever comes of an answer that nobody has is no finding.
-            scene.failed = self.below.strike(Kind::Machine, 0).err();
-            return refused(400, "this request is not in the recording of the crash test");
+        let found =
+            self.recording().find(&asked.body, |index| scene.served.get(&index).copied().unwrap_or(0));
+        let found = match found {
+            Some(index) => Ok(index),
+            None => {
+                // An answer takes its time, in which others of the scene go on.
+                drop(scene);
+                let answered = self.answered_live(asked);
+                scene = self.scene();
+                answered
+            }
+        };
+        let index = match found {
+            Ok(index) => index,
+            Err(why) => {
+                scene.diverged.push(self.recording().divergence(call, &asked.body) + &why);
+                // Whatever comes of an answer that nobody has is no finding.
+                scene.failed = self.below.strike(Kind::Machine, 0).err();
+                return refused(400, "this request is not in the recording of the crash test");
+            }
         };
         *scene.served.entry(index).or_default() += 1;
-        let recorded = &self.recording.calls[index];
+        let recording = self.recording();
+        let recorded = &recording.calls[index];
         Said {
             call: Some(call),
             status: 200,
