@@ -277,6 +277,7 @@ PLANTED: dict[str, Callable[[str], bool]] = {
     "the snapshots'": lambda path: ".files/" not in path,
     "the results'": lambda path: ".jsonl" not in path,
     "the database's": lambda path: not path.endswith("runs.db"),
+    "the mark's": lambda path: not path.endswith("-mark"),
 }
 
 
@@ -287,7 +288,7 @@ class Losses:
     def __init__(self, place: Path, other: Path, outlast_bin: Path, seed: int, keep: Path | None = None) -> None:
         assert place.stat().st_dev != other.stat().st_dev, f"{place} and {other} are on one device"
         self.place, self.other, self.outlast_bin, self.seed, self.keep = place, other, outlast_bin, seed, keep
-        self.home, self.log = place / "home", place / "record"
+        self.home, self.log = place.resolve() / "home", place / "record"
         self.home.mkdir()
 
     def record(self) -> None:
@@ -300,13 +301,16 @@ class Losses:
         return sum(record.what in "sd" for record in records(self.log))
 
     def misses(self, is_kept: Callable[[str], bool]) -> list[str]:
-        """What is lost first where syncs are taken away. The power is lost behind each of them."""
+        """What is lost first where syncs are taken away. The power is lost at points behind each of them."""
         paths = [record.path for record in records(self.log) if record.what in "sd"]
-        behind = {n + 2 for n, path in enumerate(paths) if not is_kept(path)}
-        return self.lose(behind, is_kept, most=1)[1]
+        behind = {n + more for n, path in enumerate(paths, 1) if not is_kept(path) for more in range(1, 9)}
+        return self.lose(behind, is_kept, most=1, draws=4)[1]
 
-    def lose(self, points: set[int] | None = None, is_kept: Callable[[str], bool] = lambda _: True, most: int = 1 << 30) -> tuple[int, list[str]]:
-        """Loses the power before each sync (or those of `points`) in three ways; returns the number of disks, and what was lost."""
+    def lose(
+        self, points: set[int] | None = None, is_kept: Callable[[str], bool] = lambda _: True, most: int = 1 << 30, draws: int = 1
+    ) -> tuple[int, list[str]]:  # fmt: skip
+        """Loses the power before each sync (or those of `points`): what was synced is there, `draws` choices of the rest, a torn
+        write. Returns the number of disks, and what was lost."""
         disk, said, disks, lost, n = Disk(is_kept=is_kept), b"", 0, [], 0
         for record in [*records(self.log), Record("s", 0, "", "", b"")]:
             if record.path == str(self.home / "said"):
@@ -319,7 +323,7 @@ class Losses:
                 disk.last = file
             if record.what in "sd" and (n := n + 1) and (points is None or n in points):
                 chance = random.Random(f"{self.seed} {n}")
-                for way, how in (("what was synced", None), ("some of the rest", chance), ("a torn write", None)):
+                for way, how in (("what was synced", None), *draws * (("some of the rest", chance),), ("a torn write", None)):
                     disks += 1
                     found = self.other / f"found-{disks}"
                     found.mkdir()

@@ -27,10 +27,10 @@
 //! | a synced COMMIT | written after the sync, under SQLite's write lock, whichever process commits |
 //! | a COMMIT without a sync (`Committed`, durability `process`) | its commit counts in this boot only: a kill keeps the page cache |
 //! | checkpoint, and the log begins anew | stays, until the next commit |
-//! | the last connection closes: SQLite deletes the log | closed, just before the deletion |
+//! | the last connection closes: SQLite deletes the log | closed, and synced, just before the deletion |
 //! | sqlite3 or an older outlast commits | stays, and asks less of the log |
 //! | kill -9 between the commit and its mark | one commit behind; nobody was told of that commit |
-//! | loss of power | the disk may have an older mark, never one that is ahead of the synced log; the trailer is one commit behind |
+//! | loss of power | the disk may have an older mark of this log, never one that is ahead of the synced log; the trailer is one commit behind |
 //! | a copy of the files without the mark | none: as before there were marks |
 //! | a directory that takes no new file | none, or an older one |
 //! | `outlast repair --accept-shorter` | closed, and asks nothing |

@@ -162,10 +162,14 @@ impl Mark {
     }
 
     /// Replaces an existing mark by one that requires of the store only that its change counter is at least `counter`.
+    ///
+    /// Synced: an older version of the mark, which a loss of power may bring back, asks for a log that is gone by then.
     pub fn reset(path: &Path, counter: u32) -> io::Result<()> {
         let closed = Point::closed(counter);
         let mark = Mark { cache: [0; CACHE], synced: closed, committed: closed };
-        File::options().write(true).open(path)?.write_all_at(&mark.to_bytes(), 0)
+        let file = File::options().write(true).open(path)?;
+        file.write_all_at(&mark.to_bytes(), 0)?;
+        file.sync_data()
     }
 }
 
