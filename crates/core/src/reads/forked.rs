@@ -9,10 +9,7 @@ use crate::{
     engine::{Op, Outcome},
     journal::{Entry, ItemRow, Payload, Role},
     run::Origin,
-    store::{
-        Answer, Durability, Error, Hint, Losses, Page, Question, SharedObjects, Sought, StepRow, Store,
-        Ticket, WHOLE_VALUE,
-    },
+    store::{Answer, Durability, Error, Page, Question, Sought, StepRow, Store, Ticket, WHOLE_VALUE},
     words::{RunNo, Seq},
 };
 
@@ -204,25 +201,10 @@ impl Store for Forked {
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         self.inner.ahead(op)
     }
-    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        self.inner.damage(reindex)
-    }
-    fn check(&self) -> Result<(), Error> {
-        self.inner.check()
-    }
-    fn on_hint(&self, hint: Hint) {
-        self.inner.on_hint(hint);
-    }
-    fn losses(&self) -> Losses {
-        self.inner.losses()
-    }
     fn place(&self) -> String {
         self.inner.place()
     }
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
-    }
-    fn objects(&self) -> Option<&dyn SharedObjects> {
-        self.inner.objects()
+    fn within(&self) -> Option<&dyn Store> {
+        Some(self.inner.as_ref())
     }
 }

@@ -195,40 +195,47 @@ pub trait Store: Send + Sync {
 
     questions!(ask_each);
 
+    /// Returns the store that this one stands in front of; `None` for a store with rows of its own. The methods below are
+    /// the store within's, where a store in front has none of its own.
+    fn within(&self) -> Option<&dyn Store> {
+        None
+    }
+
     /// Lists the damage that the database itself finds, one line each. Reads everything. With `reindex`, rebuilds the
     /// indexes first; no row is changed.
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        let _ = reindex;
-        Ok(Vec::new())
+        self.within().map_or(Ok(Vec::new()), |store| store.damage(reindex))
     }
     /// Checks, without a transaction, that the store is still at its place and may be used in this process.
     ///
     /// Errors: `Vanished`, `OpenAtFork`.
     fn check(&self) -> Result<(), Error> {
-        Ok(())
+        self.within().map_or(Ok(()), |store| store.check())
     }
     /// Returns the commits of this process that the database was found to have lost.
     fn losses(&self) -> Losses {
-        Losses::default()
+        self.within().map_or_else(Losses::default, |store| store.losses())
     }
     /// Registers `hint`, which is called with what another process may have done. A call is only a hint: it may be
     /// missing, or come without a reason. `hint` is called on a thread of the store's, and must not block.
     fn on_hint(&self, hint: Hint) {
-        let _ = hint;
+        if let Some(store) = self.within() {
+            store.on_hint(hint);
+        }
     }
     /// Returns the store's location, for messages. Contains no password.
     fn place(&self) -> String;
     /// Returns whether processes on other machines may use the store.
     fn is_shared(&self) -> bool {
-        false
+        self.within().is_some_and(|store| store.is_shared())
     }
     /// Returns the place of the objects that machines share through this store; `None`: it has none.
     fn objects(&self) -> Option<&dyn SharedObjects> {
-        None
+        self.within()?.objects()
     }
     /// Returns whether the store is behind another machine's server: its runs' processes, logs and directories are there.
     fn is_remote(&self) -> bool {
-        false
+        self.within().is_some_and(|store| store.is_remote())
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 
 use outlast_core::{
     engine::Op,
-    store::{Answer, Durability, Error, Hint, Losses, Question, SharedObjects, Store, Ticket},
+    store::{Answer, Durability, Error, Question, Store, Ticket},
 };
 use tokio::runtime::Handle;
 
@@ -105,20 +105,11 @@ impl Store for Patient {
     fn check(&self) -> Result<(), Error> {
         self.0.ask(|store| store.check())
     }
-    fn on_hint(&self, hint: Hint) {
-        self.0.store.on_hint(hint);
-    }
-    fn losses(&self) -> Losses {
-        self.0.store.losses()
-    }
     fn place(&self) -> String {
         self.0.store.place()
     }
-    fn is_shared(&self) -> bool {
-        self.0.store.is_shared()
-    }
-    fn objects(&self) -> Option<&dyn SharedObjects> {
-        self.0.store.objects()
+    fn within(&self) -> Option<&dyn Store> {
+        Some(self.0.store.as_ref())
     }
 }
 
@@ -128,6 +119,7 @@ mod tests {
 
     use outlast_core::{
         memory::MemoryStore,
+        reads::forked::Forked,
         words::{ManualClock, Micros},
     };
 
@@ -138,6 +130,27 @@ mod tests {
         Patient::new(Arc::new(store), move || is_ending)
     }
 
+    /// Store on another machine.
+    struct Far(MemoryStore);
+
+    impl Store for Far {
+        fn submit(&self, op: Op, durability: Durability) -> Ticket {
+            self.0.submit(op, durability)
+        }
+        fn answer(&self, question: &Question) -> Result<Answer, Error> {
+            self.0.answer(question)
+        }
+        fn place(&self) -> String {
+            "far".into()
+        }
+        fn is_shared(&self) -> bool {
+            true
+        }
+        fn is_remote(&self) -> bool {
+            true
+        }
+    }
+
     /// Asks a store that fails `times` times with `error`. Returns what was told, and how often it was asked.
     fn ask(patient: &Patient, times: usize, error: Error) -> (Result<(), Error>, usize) {
         let asked = Cell::new(0);
@@ -146,6 +159,19 @@ mod tests {
             if asked.get() <= times { Err(error.clone()) } else { Ok(()) }
         });
         (told, asked.get())
+    }
+
+    /// Bug: a store in front of one on another machine said that it is on this one.
+    /// Cause: each such store listed what it passes on, and none had what was added later.
+    #[test]
+    fn a_store_in_front_of_another_passes_on_where_that_one_is() {
+        let far = || Arc::new(Far(MemoryStore::new(Arc::new(ManualClock::new(Micros(0))))));
+        let patient = Patient::new(far(), || false);
+        let stores: [&dyn Store; 2] = [&Forked::new(far()), &Forked::new(Arc::new(patient))];
+        for store in stores {
+            assert_eq!((store.place().as_str(), store.is_shared(), store.is_remote()), ("far", true, true));
+        }
+        assert!(!self::patient(false).is_remote());
     }
 
     /// Bug: a supervisor ended with an error when one read of its store failed.

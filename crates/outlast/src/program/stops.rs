@@ -15,7 +15,7 @@ use outlast_core::{
     engine::{Admission, Op, Outcome, Reserved, Step, Tool, checkpoint::OURS},
     journal::ItemClaim,
     named,
-    store::{Answer, Durability, Error, Hint, Losses, Question, SharedObjects, Store, Ticket},
+    store::{Answer, Durability, Error, Question, Store, Ticket},
     words::Seq,
 };
 use serde::{Deserialize, Serialize};
@@ -194,25 +194,10 @@ impl Store for Stops {
     fn answer(&self, question: &Question) -> Result<Answer, Error> {
         self.inner.answer(question)
     }
-    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        self.inner.damage(reindex)
-    }
-    fn check(&self) -> Result<(), Error> {
-        self.inner.check()
-    }
-    fn losses(&self) -> Losses {
-        self.inner.losses()
-    }
-    fn on_hint(&self, hint: Hint) {
-        self.inner.on_hint(hint);
-    }
     fn place(&self) -> String {
         self.inner.place()
     }
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
-    }
-    fn objects(&self) -> Option<&dyn SharedObjects> {
-        self.inner.objects()
+    fn within(&self) -> Option<&dyn Store> {
+        Some(self.inner.as_ref())
     }
 }
