@@ -1,18 +1,14 @@
 //! Parsing of a user's price file: LiteLLM's field names, USD per token, exact decimals.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use serde::{
-    Deserialize,
-    de::{MapAccess, Visitor},
-};
 use serde_json::value::RawValue;
 
 use super::{
     Price,
     rows::{Listing, Row},
 };
-use crate::words::{ServiceTier, bad::start_of};
+use crate::words::{Members, ServiceTier, bad::start_of};
 
 /// Error in a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +27,7 @@ impl PriceError {
 
 /// Parses every entry of the file into a complete price.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
-    let models = Pairs::of(text)?;
+    let models = members(text)?;
     let mut prices = BTreeMap::new();
     for (model, entry) in models.0 {
         let entry_of = Entry { model: &model };
@@ -42,40 +38,12 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
     Ok(prices)
 }
 
-/// A JSON object with its members in order and their values unparsed: numbers keep their digits, and duplicates
-/// can be found.
-pub(super) struct Pairs<'a>(pub Vec<(String, &'a RawValue)>);
-
-impl<'a> Pairs<'a> {
-    /// Reads a price file.
-    pub fn of(text: &'a str) -> Result<Pairs<'a>, PriceError> {
-        serde_json::from_str(text).map_err(|e| PriceError {
-            code: "price_file_unreadable",
-            message: format!(
-                "not a price file: {e} (wanted a JSON object of models, each an object of prices)"
-            ),
-        })
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Pairs<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Pairs<'de>, M::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        de.deserialize_map(Object)
-    }
+/// Reads a price file.
+pub(super) fn members(text: &str) -> Result<Members<'_>, PriceError> {
+    serde_json::from_str(text).map_err(|e| PriceError {
+        code: "price_file_unreadable",
+        message: format!("not a price file: {e} (wanted a JSON object of models, each an object of prices)"),
+    })
 }
 
 /// Entry of one model.
@@ -256,7 +224,7 @@ impl Entry<'_> {
         field: &str,
         value: &'v RawValue,
     ) -> Result<Vec<(String, &'v RawValue)>, PriceError> {
-        let pairs: Pairs = serde_json::from_str(value.get())
+        let pairs: Members = serde_json::from_str(value.get())
             .map_err(|_| self.invalid(field, value.get(), "an object of prices"))?;
         for (at, (name, _)) in pairs.0.iter().enumerate() {
             if pairs.0[..at].iter().any(|(earlier, _)| earlier == name) {

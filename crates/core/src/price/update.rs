@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Price, PriceError,
-    overrides::{Entry, Pairs, split},
+    overrides::{Entry, members, split},
     rows::Listing,
     table::builtin_price,
 };
@@ -55,7 +55,7 @@ pub struct Update {
 impl Update {
     /// Reads the whole price file of LiteLLM, or one of a person's. Errors: a text that is no price file.
     pub fn read(text: &str) -> Result<Update, PriceError> {
-        let entries = Pairs::of(text)?;
+        let entries = members(text)?;
         let (mut lines, mut left_out) = (Vec::new(), 0);
         for (model, entry) in entries.0 {
             let Some((fields, price)) = plain_entry(&model, entry) else {

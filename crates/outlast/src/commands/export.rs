@@ -1,11 +1,10 @@
 //! `outlast export JOB`: prints what became of a job's items as JSON lines, in the order of their inputs.
 
-use std::{fmt, path::PathBuf};
+use std::path::PathBuf;
 
-use outlast_core::journal::{ItemRow, Role, job::Standing};
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+use outlast_core::{
+    journal::{ItemRow, Role, job::Standing},
+    words::Members,
 };
 use serde_json::value::RawValue;
 
@@ -134,9 +133,10 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
     }
     let made = match text.as_bytes().first() {
         Some(b'{') => {
-            let fields: Fields = serde_json::from_str(text)?;
-            if let Some(class) = fields.of("$outlast") {
-                return match (class.get(), fields.of("value")) {
+            let Members(fields) = serde_json::from_str(text)?;
+            let of = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
+            if let Some(class) = of("$outlast") {
+                return match (class.get(), of("value")) {
                     // NaN and the infinities.
                     ("\"float\"", _) | (_, None) => Ok(RawValue::NULL.to_owned()),
                     // A dict with a key of ours: its keys and values in pairs.
@@ -147,7 +147,7 @@ fn plain(value: &RawValue) -> serde_json::Result<Box<RawValue>> {
                     (_, Some(value)) => plain(value),
                 };
             }
-            return object(&fields.0);
+            return object(&fields);
         }
         Some(b'[') => {
             let parts: Vec<&RawValue> = serde_json::from_str(text)?;
@@ -166,37 +166,6 @@ fn object(fields: &[(String, &RawValue)]) -> serde_json::Result<Box<RawValue>> {
     };
     let fields = fields.iter().map(field).collect::<serde_json::Result<Vec<_>>>()?;
     RawValue::from_string(format!("{{{}}}", fields.join(",")))
-}
-
-/// Fields of a JSON object, in their order and as they were written.
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'a> Fields<'a> {
-    fn of(&self, key: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| *value)
-    }
-}
-
-impl<'de> Deserialize<'de> for Fields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Each;
-        impl<'de> Visitor<'de> for Each {
-            type Value = Fields<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Fields<'de>, M::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Fields(fields))
-            }
-        }
-        from.deserialize_map(Each)
-    }
 }
 
 #[cfg(test)]
