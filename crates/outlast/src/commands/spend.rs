@@ -79,16 +79,9 @@ fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunId, 
     let runs: BTreeSet<RunNo> = store.ledger(since, until)?.iter().map(|line| line.run).collect();
     let mut found = Vec::new();
     for no in runs {
-        let attempts = store.attempts(no)?;
-        let Some(view) = store.run(no)?.filter(|_| attempts.len() > 1) else { continue };
-        let mut all = resume_tax::resumptions(store, &view, &attempts)?;
-        let is_within = |attempt| {
-            let began = attempts.iter().find(|a| a.no == attempt).map(|a| a.started_at);
-            began.is_some_and(|at| (since..until).contains(&at))
-        };
-        all.retain(|one| is_within(one.attempt));
-        let tax = Tax::of(&all);
-        found.extend((tax.tokens > 0).then(|| (view.run.id.clone(), tax)));
+        let Some(view) = store.run(no)? else { continue };
+        let tax = resume_tax::tax_within(store, &view, &(since..until))?;
+        found.extend((tax.tokens > 0).then_some((view.run.id, tax)));
     }
     found.sort_by_key(|(_, tax)| std::cmp::Reverse((tax.cost_nano_usd, tax.tokens)));
     Ok(found)
@@ -137,8 +130,7 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     }
     row.extend(numbers(total, Paint::Strong));
     table.row(row);
-    let look = page.look;
-    page.text(&table.render(look, 0))?;
+    page.text(&table.render(page.look, 0))?;
     if total.unpaid_calls > 0 {
         let all = some(total.calls, "call");
         page.line(&format!("{} of {all} failed and cost nothing", total.unpaid_calls))?;

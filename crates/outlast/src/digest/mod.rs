@@ -5,6 +5,7 @@ mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     path::PathBuf,
 };
 
@@ -34,11 +35,11 @@ use outlast_view::{
 pub use self::words::{text, title};
 use crate::{
     logs::read,
-    program::resume_tax::{self, Tax},
     program::{
         checkout::{self, Commits},
         context::Context,
         error::CliError,
+        resume_tax,
         run_directory::RunDirectory,
     },
     render::next::next,
@@ -147,7 +148,7 @@ pub fn gather(
         {
             wait.to = None;
         }
-        let bought_again = bought_again(store, &view, since, until)?;
+        let bought_again = bought_again(store, &view, &(since..until))?;
         rebought += bought_again;
         let standing = standing(&view, of_run.asks);
         // What a run began inside of its own is told with that one.
@@ -243,22 +244,13 @@ fn standing(view: &RunView, asks: bool) -> Standing {
 }
 
 /// Returns the price of what the attempts that began in a span of time bought again, in nano-USD.
-fn bought_again(
-    store: &dyn Store,
-    view: &RunView,
-    since: Micros,
-    until: Micros,
-) -> Result<i64, store::Error> {
-    let attempts = store.attempts(view.run.no)?;
-    let mut all = match resume_tax::resumptions(store, view, &attempts) {
-        Ok(all) => all,
-        Err(CliError::Store(e)) => return Err(e),
+fn bought_again(store: &dyn Store, view: &RunView, within: &Range<Micros>) -> Result<i64, store::Error> {
+    match resume_tax::tax_within(store, view, within) {
+        Ok(tax) => Ok(tax.cost_nano_usd),
+        Err(CliError::Store(e)) => Err(e),
         // Without the run's prices nothing has a price.
-        Err(_) => return Ok(0),
-    };
-    let began = |no| attempts.iter().find(|attempt| attempt.no == no).map(|attempt| attempt.started_at);
-    all.retain(|one| began(one.attempt).is_some_and(|at| (since..until).contains(&at)));
-    Ok(Tax::of(&all).cost_nano_usd)
+        Err(_) => Ok(0),
+    }
 }
 
 /// Merges what runs waited for in outages of providers: each outage lasts from the first run that waited to the last, and

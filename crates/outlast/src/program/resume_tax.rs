@@ -1,9 +1,12 @@
 //! Resume tax of a run, as `show`, `spend`, a digest and a run's end tell it.
 
+use std::ops::Range;
+
 use outlast_core::{
     reads::entries,
     run::Attempt,
     store::{RunView, Store},
+    words::Micros,
 };
 
 use crate::{
@@ -44,6 +47,15 @@ pub fn of_restarts(
         return Ok(Vec::new());
     }
     Ok(restarts.resumptions(store, view.run.no, &prices::of_view(view)?)?)
+}
+
+/// Returns what the attempts of a run that began `within` a time bought again. Errors: those of the store.
+pub fn tax_within(store: &dyn Store, view: &RunView, within: &Range<Micros>) -> Result<Tax, CliError> {
+    let attempts = store.attempts(view.run.no)?;
+    let mut all = resumptions(store, view, &attempts)?;
+    let began = |no| attempts.iter().find(|attempt| attempt.no == no).map(|attempt| attempt.started_at);
+    all.retain(|one| began(one.attempt).is_some_and(|at| within.contains(&at)));
+    Ok(Tax::of(&all))
 }
 
 /// Returns the line about the resume tax for `outlast show`; `None` if no token was paid for again.
