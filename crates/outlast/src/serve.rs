@@ -1,6 +1,5 @@
 //! `outlast serve`: the proxy and the state for agents that are started elsewhere.
 
-pub mod beside;
 pub mod mock;
 pub(crate) mod settings;
 pub mod ui;

@@ -3,17 +3,23 @@
 //!
 //! All of it is read and checked before any of it counts. Bad settings are reported and change nothing.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs, io, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
-use outlast_core::store::Store;
-use outlast_server::door::{Access, Config, Proxy};
+use outlast_core::{
+    store::Store,
+    words::{AttemptNo, RunId},
+};
+use outlast_server::door::{Access, Config, Proxy, RunFiles};
 use tokio::signal::unix::Signal;
 
-use super::{Reread, ServeArgs, beside::Beside};
+use super::{Reread, ServeArgs};
 use crate::{
+    files,
+    logs::read,
     program::{
         context::Context,
         error::CliError,
+        run_directory::RunDirectory,
         server::{self, read_tokens},
     },
     proxy_setup,
@@ -54,8 +60,21 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let upstream_rate = args.upstream_rate.unwrap_or_default();
     let masks = masks::load(&context.around)?;
-    let files = Some(Beside::of(context));
+    let files: Option<Arc<dyn RunFiles>> = Some(Arc::new(context.clone()));
     Ok(Config { upstream_concurrency, upstream_rate, masks, files, ..config })
+}
+
+/// Files of runs beside the context's store, for the page and for commands of another machine.
+impl RunFiles for Context {
+    fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>> {
+        let directory = RunDirectory::of(&self.place, run, &self.around).map_err(io::Error::other)?;
+        read::last_lines(&directory.logs(), attempt, most)
+    }
+
+    fn forget(&self, store: &dyn Store, run: &RunId) -> io::Result<()> {
+        RunDirectory::of(&self.place, run, &self.around).map_err(io::Error::other)?.remove()?;
+        files::collect(store, self).map_err(io::Error::other)
+    }
 }
 
 /// Watches the settings and applies changes to `proxy`. Never returns.
@@ -107,7 +126,7 @@ pub async fn sync_budgets(store: Arc<dyn Store>, context: &Context) -> Result<()
     let around = context.around.clone();
     let sync =
         move || -> Result<(), CliError> { Ok(budgets::sync(store.as_ref(), budgets::load(&around)?)?) };
-    tokio::task::spawn_blocking(sync).await.map_err(std::io::Error::other)?
+    tokio::task::spawn_blocking(sync).await.map_err(io::Error::other)?
 }
 
 fn refused(e: &CliError) {

@@ -13,7 +13,7 @@ use outlast_core::{price::PriceTable, words::clock::random};
 use outlast_server::door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows};
 use serde_json::json;
 
-use super::{Reread, Stops, beside::Beside, listen};
+use super::{Reread, Stops, listen};
 use crate::{
     cli::shared::ProxyArgs,
     program::{
@@ -134,5 +134,5 @@ fn config(args: &ProxyArgs, context: &Context) -> Result<Config, CliError> {
     let network = server::network(&context.around)?;
     let (limits, policy) = Default::default();
     let config = proxy_setup::config(args, access, providers, network, prices, limits, policy);
-    Ok(Config { files: Some(Beside::of(context)), ..config })
+    Ok(Config { files: Some(Arc::new(context.clone())), ..config })
 }
