@@ -6,7 +6,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, Start},
+    engine::{self, Hold, Start},
     envelope::{Limits, Unit},
     journal::Payload,
     price::has_family,
@@ -17,7 +17,7 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
-use super::{check_free, drive::iterate};
+use super::drive::iterate;
 use crate::{
     agent::{self, Choice},
     cli::RunArgs,
@@ -184,6 +184,33 @@ impl Line<'_> {
         found.sort_by_key(|v| std::cmp::Reverse(v.run.no));
         Ok(found)
     }
+}
+
+/// Takes the lease of a run that goes on for this process until it leaves, before anything is said or started.
+///
+/// Errors: `RunHeld` if another live process drives the run. A holder that cannot be seen from here may be dead, so this
+/// waits once until that is decided.
+pub(super) fn check_free(node: &Node, view: &RunView) -> Result<(), CliError> {
+    let goes_on = matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping);
+    if goes_on && is_held(node, view.run.no)? {
+        node.await_verdicts()?;
+        hold(node, view.run.no)?;
+    }
+    Ok(())
+}
+
+/// Returns whether another live process holds the run and will wake it. If not, takes the lease for this
+/// process until it leaves.
+pub(super) fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
+    match hold(node, run) {
+        Ok(()) => Ok(false),
+        Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn hold(node: &Node, run: RunNo) -> Result<(), store::Error> {
+    node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait().map(drop)
 }
 
 /// Checks that the model that the agent is told to ask has a price, where a limit in usd wants one.

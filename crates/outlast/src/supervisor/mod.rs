@@ -25,17 +25,18 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, Amend, Hold, InName, Tell, Word, state::transaction::Conflicts},
+    engine::{Amend, InName, Tell, Word, state::transaction::Conflicts},
     envelope::{Refusal, Unit, Whose},
     reads::{entries, room::is_room, runs},
     run::{Command, Run, Spec, Status, Unpriced},
-    store::{self, Ask as _, Durability, RunFilter, RunView, Store},
+    store::{Ask as _, Durability, RunFilter, RunView, Store},
     words::RunNo,
 };
 
 use outlast_server::node::Node;
 
 use self::{
+    choose::{check_free, is_held},
     confine::Confined,
     front::{Role, Show, TerminalOptions},
 };
@@ -463,15 +464,14 @@ fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(),
 /// as it stands afterwards.
 fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliError> {
     let run = &view.run;
+    let accept = |diverged| {
+        let tell = Tell { run: run.no, word: Word::Resume { diverged } };
+        store.ask(InName::of(by, tell), Durability::Synced).wait()
+    };
     let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.is_accepted_by_resuming());
     if let Some(halt) = halt.filter(|h| h.whose.is_some()) {
         if has_room(store, halt)? {
-            store
-                .ask(
-                    InName::of(by, Tell { run: run.no, word: Word::Resume { diverged: None } }),
-                    Durability::Synced,
-                )
-                .wait()?;
+            accept(None)?;
         }
         return find::view(store, run.no);
     }
@@ -493,8 +493,7 @@ fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliErr
         say(&format!("accepted: {untaken} may stay unused, and what it asks anew is paid"));
         diverged = Some(attempt.no);
     }
-    let tell = Tell { run: run.no, word: Word::Resume { diverged } };
-    store.ask(InName::of(by, tell), Durability::Synced).wait()?;
+    accept(diverged)?;
     find::view(store, run.no)
 }
 
@@ -573,31 +572,4 @@ fn resumable(store: &dyn Store, status: Status) -> Result<Vec<RunView>, CliError
         }
     }
     Ok(found)
-}
-
-/// Takes the lease of a run that goes on for this process until it leaves, before anything is said or started.
-///
-/// Errors: `RunHeld` if another live process drives the run. A holder that cannot be seen from here may be dead, so this
-/// waits once until that is decided.
-fn check_free(node: &Node, view: &RunView) -> Result<(), CliError> {
-    let goes_on = matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping);
-    if goes_on && is_held(node, view.run.no)? {
-        node.await_verdicts()?;
-        hold(node, view.run.no)?;
-    }
-    Ok(())
-}
-
-/// Returns whether another live process holds the run and will wake it. If not, takes the lease for this
-/// process until it leaves.
-fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
-    match hold(node, run) {
-        Ok(()) => Ok(false),
-        Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
-        Err(e) => Err(e.into()),
-    }
-}
-
-fn hold(node: &Node, run: RunNo) -> Result<(), store::Error> {
-    node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait().map(drop)
 }
