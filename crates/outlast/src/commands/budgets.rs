@@ -193,8 +193,7 @@ fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result<
             table.row(row);
         }
     }
-    let look = page.look;
-    page.text(&table.render(look, 0))?;
+    page.text(&table.render(page.look, 0))?;
     for budget in budgets.iter().filter(|b| !b.waiting.is_empty()) {
         let shown: Vec<String> = budget
             .waiting

@@ -198,8 +198,7 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
         let cells = [clean_line(name, WIDTH), r.now().name().to_owned(), clean_line(&r.uri, WIDTH)];
         table.row(cells.map(Cell::new).to_vec());
     }
-    let look = page.look;
-    Ok(page.text(&table.render(look, 0))?)
+    Ok(page.text(&table.render(page.look, 0))?)
 }
 
 fn clear(store: &dyn Store, args: &ClearArgs, context: &Context) -> Result<(), CliError> {

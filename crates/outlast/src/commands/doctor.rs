@@ -87,8 +87,7 @@ pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8, 
                 table.row(vec![Cell::default(), Cell::default(), Cell::whole(format!("hint: {hint}"))]);
             }
         }
-        let look = page.look;
-        page.text(table.render(look, 0).trim_start_matches('\n'))?;
+        page.text(table.render(page.look, 0).trim_start_matches('\n'))?;
     }
     Ok(if bad { exit_code::UNAVAILABLE } else { exit_code::OK })
 }

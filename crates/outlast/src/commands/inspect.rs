@@ -93,11 +93,8 @@ fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(),
     }
     for (job, results) in &scan.jobs {
         let done: Vec<i64> = results.by_index.keys().copied().collect();
-        let look = page.look;
-        page.line(&format!(
-            "{}  no record beside it: what its lines tell",
-            look.paint(Paint::Strong, &look::clean(job))
-        ))?;
+        let job = page.look.paint(Paint::Strong, &look::clean(job));
+        page.line(&format!("{job}  no record beside it: what its lines tell"))?;
         page.line(&format!("  done {}  of {}", done.len(), some(results.lines as i64, "line")))?;
         page.line(&format!("  {}", gaps(&done, args.gaps)))?;
     }

@@ -48,8 +48,7 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliEr
     if jobs.is_empty() {
         return Ok(page.line(&format!("no jobs in {}", store.place()))?);
     }
-    let look = page.look;
-    page.text(&table(&jobs, now).render(look, 0))?;
+    page.text(&table(&jobs, now).render(page.look, 0))?;
     if more {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
     }

@@ -160,10 +160,9 @@ fn may_change(state: State) -> bool {
 }
 
 fn print(run: &RunId, e: &Entry, page: &mut Page) -> Result<(), CliError> {
-    let look = page.look;
-    match look.json {
+    match page.look.json {
         true => page.json_line(&view::Entry::new(run, e))?,
-        false => page.line(&entry::line(e, look))?,
+        false => page.line(&entry::line(e, page.look))?,
     }
     Ok(())
 }

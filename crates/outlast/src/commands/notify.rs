@@ -106,8 +106,7 @@ fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliErro
             Cell::painted(why, Paint::Faint),
         ]);
     }
-    let look = page.look;
-    page.text(&table.render(look, 0))?;
+    page.text(&table.render(page.look, 0))?;
     Ok(exit_code::OK)
 }
 

@@ -120,8 +120,7 @@ fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<()
         debug_assert!(tier != ServiceTier::Standard || name == "standard");
         shown.row(row);
     }
-    let look = page.look;
-    page.text(&shown.render(look, 0))?;
+    page.text(&shown.render(page.look, 0))?;
     page.text(&format!("\na web search: {} usd\n", usd(price.web_search_pico / 1000)))?;
     if price.request_pico > 0 {
         page.text(&format!("each request: {} usd\n", usd(price.request_pico / 1000)))?;

@@ -438,8 +438,7 @@ pub fn namespaces(store: &dyn Store, page: &mut Page) -> Result<(), CliError> {
         let name = Cell::new(clean_line(&n.name, WIDTH));
         table.row(vec![name, Cell::new(n.commit.to_string()), Cell::new(rfc3339(n.at))]);
     }
-    let look = page.look;
-    Ok(page.text(&table.render(look, 0))?)
+    Ok(page.text(&table.render(page.look, 0))?)
 }
 
 pub fn agents(store: &dyn Store, namespace: &str, page: &mut Page) -> Result<(), CliError> {
