@@ -4,12 +4,10 @@
 //! the whole group is rolled back and each operation is tried once more, alone.
 //!
 //! `queue` says what runs when, `turn` runs it on a backend: both without a thread or a clock. `writer` is the thread
-//! that drives them in a store, and `steps` drives them by hand in a simulation.
+//! that drives them in a store, and beside it `Steps`, with which a simulation drives them by hand.
 
 mod queue;
-mod steps;
 mod turn;
 mod writer;
 
-pub use steps::{Step, Steps};
-pub use writer::{Hands, Writer};
+pub use writer::{Hands, Step, Steps, Writer};

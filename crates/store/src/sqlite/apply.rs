@@ -11,8 +11,8 @@ use outlast_core::{
 use rusqlite::{CachedStatement, Connection, Result, params};
 
 use super::{
-    cache::Cache,
     payloads,
+    pending::Cache,
     query::execute,
     rows::{no_json, to_json},
     state,

@@ -16,9 +16,8 @@ use outlast_core::{
 use rusqlite::Connection;
 
 use super::{
-    cache::Cache,
     failure,
-    pending::Pending,
+    pending::{Cache, Pending},
     query::{many, maybe, one},
     rows, state,
 };

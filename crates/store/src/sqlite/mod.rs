@@ -1,13 +1,11 @@
 //! SQLite store: one writer thread, WAL, group commit, a few readers. Several processes may share a file.
 
 mod apply;
-mod cache;
 mod connect;
 mod file;
 mod holder;
 mod load;
 mod log;
-mod migrate;
 pub(crate) mod payloads;
 mod pending;
 mod query;
@@ -66,7 +64,7 @@ impl SqliteStore {
             vec![("token_key_1".into(), secret.to_vec())]
         })?;
         if format != FORMAT {
-            migrate::migrate(&mut conn, path, options.clock.now())?;
+            schema::migrate(&mut conn, path, options.clock.now())?;
         }
         file.opened()?;
         let file = Arc::new(file);

@@ -13,7 +13,12 @@ use outlast_core::{
 use rusqlite::Connection;
 
 use super::{
-    apply, cache::Cache, failure, file::StoreFile, holder::holder, load::Finder, log, pending::Pending,
+    apply, failure,
+    file::StoreFile,
+    holder::holder,
+    load::Finder,
+    log,
+    pending::{Cache, Pending},
 };
 use crate::{
     Durability,

@@ -16,7 +16,6 @@ mod filesystem;
 mod frames;
 mod gathering;
 mod mark;
-mod repair;
 #[cfg(test)]
 mod tests;
 
@@ -45,9 +44,8 @@ use rusqlite::ffi::{
     sqlite3_vfs,
 };
 
-pub use check::{check, fault_of_mark, place_of};
+pub use check::{KeptPart, Repaired, check, fault_of_mark, place_of, repair};
 pub use filesystem::SyncMode;
-pub use repair::{KeptPart, Repaired, repair};
 
 use database::Database;
 use gathering::{Disk, Gathering, Trailer};
