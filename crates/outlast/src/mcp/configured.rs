@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-use outlast_server::mcp::target::Target;
+use outlast_server::mcp::remote::Target;
 use serde::Deserialize;
 
 use super::{host::Way, secrets::Secrets, tools::Tools};

@@ -14,8 +14,7 @@ use outlast_core::{store::Store, words::RunNo};
 use outlast_server::mcp::{
     front::Front,
     recorder::{Caller, Mark, OutgoingLine, Recorders},
-    remote::{Heard, Remote},
-    target::Target,
+    remote::{Heard, Remote, Target},
 };
 use tokio::{
     sync::{mpsc, watch},

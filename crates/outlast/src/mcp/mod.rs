@@ -22,7 +22,7 @@ use outlast_core::{
     words::RunId,
 };
 use outlast_process::ancestry;
-use outlast_server::mcp::target::Target;
+use outlast_server::mcp::remote::Target;
 
 use self::{
     host::Way,

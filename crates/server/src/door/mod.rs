@@ -55,8 +55,7 @@ use crate::{
 
 pub use crate::proxy::config::{Config, Observer, RunFiles, Seen};
 pub use crate::proxy::{
-    by_model::{BadPattern, Pattern},
-    named::{AuthHeader, BadName, Named, Providers},
+    named::{AuthHeader, BadName, BadPattern, Named, Pattern, Providers},
     record::{Answer as StoredAnswer, BadRecord},
 };
 pub use crate::{

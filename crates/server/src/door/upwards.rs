@@ -12,14 +12,13 @@ use super::{Proxy, Seen, unknown_path};
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
     proxy::{
-        busy_waiting, by_model,
+        busy_waiting,
         call::{Arrived, Call, Context, credential},
         drive,
         host::Host,
         kept,
-        named::{Named, To},
-        seat,
-        seated::Seat,
+        named::{self, Named, To},
+        seat::{self, Seat},
     },
     wire::{
         body::AnswerBody,
@@ -105,7 +104,7 @@ async fn metered(
     mut arrived: Arrived,
     wire: Wire,
 ) -> Result<Response<AnswerBody>, Refusal> {
-    arrived.to = by_model::route(&host.config, &arrived);
+    arrived.to = named::route(&host.config, &arrived);
     if arrived.caller.credential == Credential::Ours && arrived.to.lacks_key(&host.config.providers) {
         return Err(no_key(&arrived.to));
     }

@@ -13,4 +13,3 @@ pub mod recorder;
 pub mod remote;
 mod session;
 mod stream;
-pub mod target;

@@ -20,7 +20,7 @@ use super::{
     named::{self, Providers, To},
     prices::Priced,
     remembered::Memories,
-    seated::Seat,
+    seat::Seat,
     upstream::{Key, Pool, SendFailed},
 };
 use crate::{

@@ -27,7 +27,7 @@ use super::{
     plans::Plans,
     registry::Registry,
     remembered::Memories,
-    seated::{Compiled, Seats},
+    seat::{Compiled, Seats},
     shares::Sharing,
     upstream::{IDLE, Pool},
 };

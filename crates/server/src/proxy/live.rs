@@ -2,9 +2,7 @@
 //!
 //! The task belongs to no client's connection: the answer outlives the agent.
 
-mod again;
 mod carry;
-mod recording;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +22,7 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-pub use self::again::patience;
+pub use self::carry::patience;
 use self::carry::{Answered, Carry, Settling, Tries};
 use super::{call::Call, config::Config, host::Host, log::Frames, log::Live, or_never, upstream::SendFailed};
 use crate::{

@@ -4,10 +4,8 @@
 //! call upstream. All decisions are in the core: the engine and the call machine.
 
 pub(crate) mod busy_waiting;
-pub(crate) mod by_model;
 pub(crate) mod call;
 pub(crate) mod config;
-pub(crate) mod dial;
 pub(crate) mod drive;
 pub(crate) mod gates;
 pub(crate) mod host;
@@ -24,7 +22,6 @@ pub(crate) mod registry;
 pub(crate) mod remembered;
 pub(crate) mod resume_tax;
 pub(crate) mod seat;
-pub(crate) mod seated;
 pub(crate) mod shares;
 pub(crate) mod stamp;
 pub(crate) mod upstream;

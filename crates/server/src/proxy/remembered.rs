@@ -16,7 +16,7 @@ use outlast_core::{
 };
 use parking_lot::Mutex;
 
-use super::seated::Seat;
+use super::seat::Seat;
 
 /// Most models of a run whose usual output is remembered.
 const MOST_MODELS: usize = 64;

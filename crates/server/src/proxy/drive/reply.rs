@@ -14,7 +14,7 @@ use crate::{
         config::{Seen, Watch},
         log::Live,
         record::Answer,
-        seated::Seat,
+        seat::Seat,
         stamp::Stamped,
     },
     wire::{
