@@ -20,7 +20,10 @@ pub use overrides::PriceError;
 pub use table::{Found, PriceTable, Source, has_family};
 pub use update::Update;
 
-use crate::words::{NanoUsd, PicoUsdPerToken, ServiceTier, money::nano_from_pico};
+use crate::words::{
+    NanoUsd, PicoUsdPerToken, ServiceTier,
+    money::{decimal, nano_from_pico},
+};
 
 /// Assumed price of one search in pico-USD if a price lists none: the highest of the vendored table.
 const WEB_SEARCH_UNLISTED_PICO: i64 = 35_000_000_000;
@@ -31,7 +34,7 @@ const WEB_SEARCH_ANTHROPIC_PICO: i64 = 10_000_000_000;
 /// Parses an amount in USD as providers write it in JSON, such as `0.00045` or `1.5e-7`. A part of a
 /// nano-dollar is rounded up. Returns `None` for a text that is no amount, is negative, or is out of range.
 pub fn usd(text: &str) -> Option<NanoUsd> {
-    overrides::pico_usd(text).ok().map(|pico| nano_from_pico(i128::from(pico)))
+    decimal(text, 12).ok().map(|pico| nano_from_pico(i128::from(pico)))
 }
 
 /// Complete prices of one model. Prices missing in the source are filled by the rules of `rows.rs`.

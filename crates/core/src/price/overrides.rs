@@ -8,7 +8,11 @@ use super::{
     Price,
     rows::{Listing, Row},
 };
-use crate::words::{Members, ServiceTier, bad::start_of};
+use crate::words::{
+    Members, ServiceTier,
+    bad::start_of,
+    money::{BadDecimal, decimal},
+};
 
 /// Error in a price file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -242,7 +246,7 @@ impl Entry<'_> {
     fn pico(&self, field: &str, value: &RawValue, most: (i64, &'static str)) -> Result<i64, PriceError> {
         let text = unquoted(value.get());
         let unfit = |wanted: &str| self.unfit(field, &text, wanted);
-        Err(match pico_usd(&text) {
+        Err(match decimal(&text, 12) {
             Ok(pico) if pico <= most.0 => return Ok(pico),
             Ok(_) | Err(BadDecimal::Overflow) => {
                 let wanted = format!("at most {} usd; prices are per token, not per million", most.1);
@@ -326,52 +330,6 @@ fn nearest(field: &str) -> String {
 /// Returns a JSON string's text, or any other value's JSON.
 fn unquoted(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
-}
-
-/// Reason why a text is no price.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum BadDecimal {
-    Syntax,
-    Negative,
-    Overflow,
-}
-
-/// Parses decimal USD into whole pico-USD, rounded up if not exact.
-///
-/// A remainder below a millionth of a pico-dollar is float noise (as in `1.0000000000000001e-07`) and is
-/// dropped.
-pub(super) fn pico_usd(text: &str) -> Result<i64, BadDecimal> {
-    let (unsigned, negative) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
-    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}");
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(BadDecimal::Syntax);
-    }
-    let exponent: i32 = exponent.parse().map_err(|_| BadDecimal::Syntax)?;
-    if negative {
-        return Err(BadDecimal::Negative);
-    }
-    let digits = digits.trim_start_matches('0');
-    if digits.is_empty() {
-        return Ok(0);
-    }
-    // Digits beyond the 30th cannot be told from noise, unless the number is far too large anyway.
-    let kept = &digits[..digits.len().min(30)];
-    let cut = (digits.len() - kept.len()) as i64;
-    let shift = i64::from(exponent) - fraction.len() as i64 + cut + 12;
-    let number: i128 = kept.parse().map_err(|_| BadDecimal::Syntax)?;
-    let pico = if shift >= 0 {
-        let factor = u32::try_from(shift).ok().and_then(|s| 10_i128.checked_pow(s));
-        factor.and_then(|f| number.checked_mul(f)).ok_or(BadDecimal::Overflow)?
-    } else {
-        match u32::try_from(-shift).ok().and_then(|s| 10_i128.checked_pow(s)) {
-            Some(unit) => number / unit + i128::from(number % unit > unit / 1_000_000),
-            // Under 10^30 units of under 10^-38: nothing.
-            None => 0,
-        }
-    };
-    i64::try_from(pico).map_err(|_| BadDecimal::Overflow)
 }
 
 #[cfg(test)]
@@ -553,14 +511,14 @@ mod decimal_tests {
             ("1e-500", 0),
             ("0.00000015000000000000000000000000000000000000001", 150_000),
         ] {
-            assert_eq!(pico_usd(text), Ok(pico), "{text}");
+            assert_eq!(decimal(text, 12), Ok(pico), "{text}");
         }
         for bad in ["", ".", "e5", "1e", "0x1", "1,5", "1 ", "+1", "nan", "1e99999999999", "true", "null"] {
-            assert_eq!(pico_usd(bad), Err(BadDecimal::Syntax), "{bad}");
+            assert_eq!(decimal(bad, 12), Err(BadDecimal::Syntax), "{bad}");
         }
-        assert_eq!(pico_usd("-1e-7"), Err(BadDecimal::Negative));
-        assert_eq!(pico_usd("1e300"), Err(BadDecimal::Overflow));
-        assert_eq!(pico_usd("9999999999"), Err(BadDecimal::Overflow));
-        assert_eq!(pico_usd(&"9".repeat(500)), Err(BadDecimal::Overflow));
+        assert_eq!(decimal("-1e-7", 12), Err(BadDecimal::Negative));
+        assert_eq!(decimal("1e300", 12), Err(BadDecimal::Overflow));
+        assert_eq!(decimal("9999999999", 12), Err(BadDecimal::Overflow));
+        assert_eq!(decimal(&"9".repeat(500), 12), Err(BadDecimal::Overflow));
     }
 }

@@ -19,15 +19,11 @@ impl NanoUsd {
     pub fn parse(text: &str) -> Result<Self, BadText> {
         let bad = || BadText::new("an amount in usd", text, "for example 5, 0.25 or 12.000000001");
         let t = text.strip_prefix('$').unwrap_or(text);
-        let (whole, frac) = t.split_once('.').unwrap_or((t, ""));
-        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-        if (whole.is_empty() && frac.is_empty()) || !digits(whole) || !digits(frac) || frac.len() > 9 {
+        let is_exact = t.split_once('.').is_none_or(|(_, frac)| frac.len() <= 9);
+        if !is_exact || !t.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
             return Err(bad());
         }
-        let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| bad())? };
-        let nanos: i64 =
-            if frac.is_empty() { 0 } else { format!("{frac:0<9}").parse().map_err(|_| bad())? };
-        whole.checked_mul(1_000_000_000).and_then(|w| w.checked_add(nanos)).map(NanoUsd).ok_or_else(bad)
+        decimal(t, 9).map(NanoUsd).map_err(|_| bad())
     }
 }
 
@@ -58,6 +54,52 @@ impl PicoUsdPerToken {
 pub fn nano_from_pico(pico: i128) -> NanoUsd {
     let nano = pico.div_euclid(1000) + i128::from(pico.rem_euclid(1000) != 0);
     NanoUsd(i64::try_from(nano).unwrap_or(i64::MAX))
+}
+
+/// Reason why a text is no amount.
+#[derive(Debug, PartialEq, Eq)]
+pub enum BadDecimal {
+    Syntax,
+    Negative,
+    Overflow,
+}
+
+/// Parses a number as it is written in JSON, such as `0.00045` or `1.5e-7`, into units of `10^-decimals`, rounded up if
+/// not exact.
+///
+/// A remainder below a millionth of a unit is float noise (as in `1.0000000000000001e-07`) and is dropped.
+pub fn decimal(text: &str, decimals: i64) -> Result<i64, BadDecimal> {
+    let (unsigned, negative) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(BadDecimal::Syntax);
+    }
+    let exponent: i32 = exponent.parse().map_err(|_| BadDecimal::Syntax)?;
+    if negative {
+        return Err(BadDecimal::Negative);
+    }
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Ok(0);
+    }
+    // Digits beyond the 30th cannot be told from noise, unless the number is far too large anyway.
+    let kept = &digits[..digits.len().min(30)];
+    let cut = (digits.len() - kept.len()) as i64;
+    let shift = i64::from(exponent) - fraction.len() as i64 + cut + decimals;
+    let number: i128 = kept.parse().map_err(|_| BadDecimal::Syntax)?;
+    let units = if shift >= 0 {
+        let factor = u32::try_from(shift).ok().and_then(|s| 10_i128.checked_pow(s));
+        factor.and_then(|f| number.checked_mul(f)).ok_or(BadDecimal::Overflow)?
+    } else {
+        match u32::try_from(-shift).ok().and_then(|s| 10_i128.checked_pow(s)) {
+            Some(unit) => number / unit + i128::from(number % unit > unit / 1_000_000),
+            // Under 10^30 units of under 10^-38: nothing.
+            None => 0,
+        }
+    };
+    i64::try_from(units).map_err(|_| BadDecimal::Overflow)
 }
 
 #[cfg(test)]

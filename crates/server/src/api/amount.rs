@@ -4,48 +4,30 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     envelope::{Limits, Unit},
-    words::NanoUsd,
+    words::{NanoUsd, money::decimal},
 };
 use outlast_view::shape;
 use serde_json::value::RawValue;
 
 use crate::state::Error;
 
-/// Parses the JSON number `raw` into units of `10^-decimals`, rounded to the nearest. A positive number becomes at
-/// least 1.
+/// Parses the JSON number `raw` into units of `10^-decimals`, rounded up. A positive number becomes at least 1.
 ///
 /// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars. Errors name `what`: a value is
 /// negative, not a number, or too large.
-fn read(what: &str, raw: &RawValue, decimals: usize) -> Result<i64, Error> {
+fn read(what: &str, raw: &RawValue, decimals: i64) -> Result<i64, Error> {
     let text = raw.get().trim();
-    let bad = || {
-        let had: String = text.chars().take(40).collect();
-        Error::BadRequest(format!("budget: {what} is {had}, and a number from 0 is wanted"))
-    };
-    if !text.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(bad());
-    }
-    // `RawValue` has checked JSON's grammar, so a leading digit means a number.
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}");
-    if digits.bytes().all(|d| d == b'0') {
+    let mantissa = text.split(['e', 'E']).next().unwrap_or(text);
+    if mantissa.bytes().all(|b| matches!(b, b'0' | b'.')) {
         return Ok(0);
     }
-    let exponent: i64 = exponent.parse().map_err(|_| bad())?;
-    // Position of the decimal point in `digits`, counted in the unit.
-    let point =
-        exponent.checked_add(i64::try_from(whole.len() + decimals).map_err(|_| bad())?).ok_or_else(bad)?;
-    let kept = usize::try_from(point.max(0)).map_err(|_| bad())?;
-    // A digit other than 0 with 19 zeros after it is too large already.
-    let units = digits.bytes().chain(std::iter::repeat(b'0')).take(kept.min(digits.len() + 19));
-    let mut value: i64 = 0;
-    for digit in units {
-        let digit = i64::from(digit - b'0');
-        value = value.checked_mul(10).and_then(|v| v.checked_add(digit)).ok_or_else(bad)?;
+    match decimal(text, decimals) {
+        Ok(units) => Ok(units.max(1)),
+        Err(_) => {
+            let had: String = text.chars().take(40).collect();
+            Err(Error::BadRequest(format!("budget: {what} is {had}, and a number from 0 is wanted")))
+        }
     }
-    let half = point >= 0 && digits.as_bytes().get(kept).is_some_and(|d| *d >= b'5');
-    Ok(value.saturating_add(i64::from(half)).max(1))
 }
 
 /// Limits by name, as RiskKernel's clients send them. 0, null and a missing member mean no limit.
@@ -54,7 +36,7 @@ fn read(what: &str, raw: &RawValue, decimals: usize) -> Result<i64, Error> {
 pub type Budget = BTreeMap<String, Box<RawValue>>;
 
 /// Limits that a budget may name: name, unit, and decimals of the unit.
-const LIMITS: [(&str, Unit, usize); 4] = [
+const LIMITS: [(&str, Unit, i64); 4] = [
     ("tokens", Unit::Tokens, 0),
     ("dollars", Unit::CostNanoUsd, 9),
     ("loops", Unit::Loops, 0),
