@@ -218,8 +218,8 @@ impl Transactions {
         self.take(id).is_some()
     }
 
-    /// Ends expired transactions and returns how many there were. Every method here does so too; a timer at
-    /// `next_deadline` does it in a process where nothing else happens.
+    /// Ends expired transactions and returns how many there were. Every method here does so too; a timer does it in a
+    /// process where nothing else happens.
     pub fn expire(&mut self, now_ms: u64) -> usize {
         let mut ended = 0;
         while let Some((deadline, id)) = self.deadlines.first().cloned() {
@@ -234,11 +234,6 @@ impl Transactions {
         let forget = self.expired.len().saturating_sub(REMEMBERED);
         self.expired.drain(..forget);
         ended
-    }
-
-    /// Returns the time at which the next transaction expires, in monotonic milliseconds; `None` if none is open.
-    pub fn next_deadline(&self) -> Option<u64> {
-        self.deadlines.first().map(|d| d.0)
     }
 
     /// Returns the number of open transactions and the bytes they hold.
@@ -370,14 +365,14 @@ mod tests {
         let mut t = begun(Limits::default(), &["t", "u"]);
         t.begin("long", Some(101), Position(0), 0).unwrap();
         t.change("t", set("k", &"v".repeat(5000)), 99).unwrap();
-        assert_eq!(t.next_deadline(), Some(100));
+        assert_eq!(t.deadlines.first().map(|d| d.0), Some(100));
         assert_eq!((t.expire(99), t.held().0), (0, 3));
         assert_eq!((t.expire(100), t.held()), (2, (1, 0)));
         let error = t.commit("t", Conflicts::Expected, 100).unwrap_err();
         assert_eq!((error.code(), error.to_string().contains("expired")), ("transaction_expired", true));
         t.change("long", set("k", "v"), 100).unwrap();
         assert_eq!(t.change("long", set("k", "v"), 101).unwrap_err().code(), "transaction_expired");
-        assert_eq!((t.held(), t.next_deadline()), ((0, 0), None));
+        assert_eq!((t.held(), t.deadlines.len()), ((0, 0), 0));
     }
 
     /// Bug: a commit whose answer was lost said "not found" when it was asked again. Cause: of a transaction without a
