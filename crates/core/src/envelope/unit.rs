@@ -99,6 +99,16 @@ impl<T> IndexMut<Unit> for PerUnit<T> {
 /// Limits of an envelope: `None` is no limit.
 pub type Limits = PerUnit<Option<i64>>;
 
+impl Limits {
+    /// Returns limits of which none is higher than in `most`: where there is no limit, the one of `most`.
+    pub fn within(mut self, most: &Limits) -> Limits {
+        for unit in Unit::ALL {
+            self[unit] = self[unit].into_iter().chain(most[unit]).min();
+        }
+        self
+    }
+}
+
 /// Amounts of every unit.
 pub type Amounts = PerUnit<i64>;
 

@@ -1,5 +1,7 @@
 //! Who may use a route.
 
+use std::collections::BTreeMap;
+
 use http::request::Parts;
 use outlast_core::{
     engine::{Actor, Asker},
@@ -13,7 +15,7 @@ use crate::{
     wire::{
         access::NotLetIn,
         shown::{self, Shown},
-        who,
+        who::{self, CALLER},
     },
 };
 
@@ -80,6 +82,19 @@ impl Caller {
             Caller::Api(Shown::Nothing) => Err(StateError::OnlyTheCommandDecides),
             Caller::Run(_) => Err(StateError::NoRunDecides),
         }
+    }
+
+    /// Returns the tags of a run that the caller makes: its own, and the name of its API token. Errors: `bad_request` if
+    /// a tag of its own has the key of that name.
+    pub fn tags(&self, mut own: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, StateError> {
+        if own.contains_key(CALLER) {
+            let why = format!("{CALLER:?} is the name of the API token, and no tag of a request's own");
+            return Err(StateError::BadRequest(why));
+        }
+        if let Caller::Api(Shown::ApiToken(Some(name))) = self {
+            own.insert(CALLER.into(), name.clone());
+        }
+        Ok(own)
     }
 }
 

@@ -26,12 +26,10 @@ use crate::{
     api::{
         amount::{self, Budget, ShownBudget},
         approvals::show::Approval,
-        gate::Caller,
         request::{Answered, ApiRequest, created, json},
     },
     proxy::seat::forget_run,
     state,
-    wire::{shown, who::CALLER},
 };
 
 #[derive(Default, Deserialize)]
@@ -58,17 +56,8 @@ pub async fn create(asked: ApiRequest) -> Answered<Error> {
         (limits, Ok(())) if limits != Limits::default() => limits,
         (_, Ok(())) => config.default_limits,
         // Who has no API token has no more than a person gave: the policy's limits, and for other units the server's.
-        (limits, Err(_)) => within(limits, &under(of_policy, &config.default_limits)),
+        (limits, Err(_)) => limits.within(&under(of_policy, &config.default_limits)),
     };
-    let mut tags = wanted.metadata.unwrap_or_default();
-    if tags.contains_key(CALLER) {
-        return Err(Error::bad(format!(
-            "{CALLER:?} is the name of the API token, and no tag of a request's own"
-        )));
-    }
-    if let Caller::Api(shown::Shown::ApiToken(Some(name))) = &asked.caller {
-        tags.insert(CALLER.into(), name.clone());
-    }
     let start = Start {
         limits,
         policy: Policy {
@@ -77,7 +66,7 @@ pub async fn create(asked: ApiRequest) -> Answered<Error> {
         },
         spec: Spec {
             name: wanted.name.filter(|name| !name.is_empty()),
-            tags,
+            tags: asked.caller.tags(wanted.metadata.unwrap_or_default())?,
             rules: named.map(|policy| policy.rules),
             ..Spec::default()
         },
@@ -95,15 +84,6 @@ fn under(own: Limits, other: &Limits) -> Limits {
         limits[unit] = own[unit].or(other[unit]);
     }
     limits
-}
-
-/// Returns limits of which none is higher than in `most`: where `limits` has no limit, the one of `most`.
-fn within(limits: Limits, most: &Limits) -> Limits {
-    let mut lower = limits;
-    for unit in Unit::ALL {
-        lower[unit] = limits[unit].into_iter().chain(most[unit]).min();
-    }
-    lower
 }
 
 /// Finds a named policy. Errors: `unknown_policy`.

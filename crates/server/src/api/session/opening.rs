@@ -25,7 +25,6 @@ use crate::{
         seat::{self, Act},
     },
     state,
-    wire::{shown::Shown, who::CALLER},
     work::{
         Hand,
         take::{self, OVER, Taken},
@@ -221,15 +220,7 @@ fn create(
     wanted: &Wanted,
 ) -> Result<(RunView, bool), Error> {
     let store = host.store.as_ref();
-    let mut tags = wanted.tags.clone();
-    if tags.contains_key(CALLER) {
-        return Err(Error::bad(format!(
-            "{CALLER:?} is the name of the API token, and no tag of a request's own"
-        )));
-    }
-    if let Caller::Api(Shown::ApiToken(Some(name))) = caller {
-        tags.insert(CALLER.into(), name.clone());
-    }
+    let tags = caller.tags(wanted.tags.clone())?;
     let parent = match (&wanted.parent, own) {
         (Some(parent), _) => {
             let parent = named(store, &RunId::new(parent).map_err(|e| Error::bad(e.to_string()))?)?;
@@ -246,7 +237,7 @@ fn create(
         true => usual,
         false if is_person || parent.is_some() => limits,
         // Who has no API token has no more than a person gave.
-        false => least(limits, &usual),
+        false => limits.within(&usual),
     };
     let start = Start {
         limits: given,
@@ -264,13 +255,6 @@ fn create(
     };
     store.ask(start, Durability::Synced).wait()?;
     Ok((named(store, id)?, by_default))
-}
-
-fn least(mut limits: Limits, most: &Limits) -> Limits {
-    for unit in Unit::ALL {
-        limits[unit] = limits[unit].into_iter().chain(most[unit]).min();
-    }
-    limits
 }
 
 /// Compares the limits that were asked for with the run's own.
