@@ -17,7 +17,7 @@ use outlast_core::{
     words::{Micros, RunId, RunNo, Seq, Slot, clock::random},
 };
 use outlast_server::{
-    beat::Beat,
+    node::Beat,
     state::{StateDesk, Writer},
     work::take::Taken,
 };

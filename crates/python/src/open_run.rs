@@ -15,7 +15,7 @@ use outlast_core::{
     words::{RunId, Seq, Slot},
 };
 use outlast_server::{
-    beat::Word,
+    node::Word,
     reservation,
     work::{self, Deed, Hand, How, take::Taken},
 };

@@ -9,8 +9,7 @@ use outlast_core::{
     store::{Durability, Store},
 };
 use outlast_server::{
-    beat::Beat,
-    node::Node,
+    node::{Beat, Node},
     state::StateDesk,
     work::{Hand, Openings},
 };

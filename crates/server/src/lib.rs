@@ -4,7 +4,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api;
-pub mod beat;
 pub mod dialect;
 pub mod door;
 pub mod grpc;

@@ -25,10 +25,7 @@ use outlast_process::{
     guardian,
     tree::{Marker, Tree},
 };
-use outlast_server::{
-    beat,
-    node::{HEARTBEAT, Node},
-};
+use outlast_server::node::{self, HEARTBEAT, Node};
 use tokio::sync::watch;
 
 use super::drive::attempt::Hold;
@@ -46,7 +43,7 @@ pub struct Word {
 pub struct Beat {
     node: Arc<Node>,
     run: RunNo,
-    attempts: beat::Beat,
+    attempts: node::Beat,
     /// Attempt that is open, with the instance that owns it. After being declared dead this process registers as another one.
     open: Mutex<Option<(AttemptNo, InstanceNo)>>,
     word: watch::Sender<Word>,

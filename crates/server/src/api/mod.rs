@@ -10,7 +10,6 @@ mod error;
 mod fleet;
 mod gate;
 mod probes;
-mod query;
 pub mod read;
 mod request;
 mod riskkernel;
@@ -26,7 +25,11 @@ use http::{Method, Response, request::Parts};
 use hyper::body::Incoming;
 
 use self::{
-    error::Error, gate::Who, query::Query, request::ApiRequest, riskkernel::Tokens, routes::Found,
+    error::Error,
+    gate::Who,
+    request::{ApiRequest, Query},
+    riskkernel::Tokens,
+    routes::Found,
     session::Sessions,
 };
 use crate::{
@@ -77,7 +80,7 @@ impl Api {
         }
         let caller = gate::let_in(host, parts, found.who()).await?;
         let (route, open) = found.route.map_err(|missing| missing.error(parts))?;
-        let path = open.into_iter().map(query::decode).collect::<Result<_, _>>()?;
+        let path = open.into_iter().map(request::decode).collect::<Result<_, _>>()?;
         let query = Query::parse(&target::query(&parts.uri), route.query, found.face.is_lenient)?;
         let body = match parts.method {
             Method::GET => Bytes::new(),

@@ -15,7 +15,7 @@ pub mod resume_tax {
     pub use crate::proxy::resume_tax::{Restarts, Resumption, Tax, find};
 }
 
-use super::query::Query;
+use super::request::Query;
 use crate::state::Error;
 
 /// Parses a list of words that are separated by commas. Errors: `bad_request`, which names the words that are known.

@@ -16,7 +16,7 @@ use crate::{
         error::Error,
         request::{Answered, ApiRequest, json},
     },
-    beat::Word,
+    node::Word,
     work::{self, Deed, Task},
 };
 

@@ -23,8 +23,7 @@ use super::{
     request::{Answered, ApiRequest, json, of_type},
 };
 use crate::{
-    beat::{Beat, Word},
-    node::{HEARTBEAT, Node, declare_dead},
+    node::{Beat, HEARTBEAT, Node, Word, declare_dead},
     proxy::host::Host,
     wire::{
         body::{AnswerBody, Piece},

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{Session, Work};
 use crate::{
     api::{acts, error::Error, gate::Caller},
-    beat::Beat,
+    node::Beat,
     proxy::{
         host::Host,
         seat::{self, Act},

@@ -19,7 +19,7 @@ use super::{
     show::{self, Runs, Version},
 };
 use crate::{
-    api::query::Query,
+    api::request::Query,
     state::{Commits, Error, PAGE},
 };
 

@@ -18,10 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use self::show::{Kept, Runs};
-use super::{
-    query::Query,
-    request::{Answered, ApiRequest, json, of_type},
-};
+use super::request::{Answered, ApiRequest, Query, json, of_type};
 use crate::{
     state::{Error, retention},
     wire::body::JSON,
