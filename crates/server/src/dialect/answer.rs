@@ -275,6 +275,15 @@ fn is_readable(bytes: &[u8]) -> bool {
     data.is_none_or(|data| data.starts_with(b"[DONE]") || parse_json(&data).is_some())
 }
 
+/// Returns the indices of the choices that tell in the member `reason` why they are at their end.
+pub(super) fn finished<'a>(
+    choices: &'a serde_json::Value,
+    reason: &'a str,
+) -> impl Iterator<Item = u64> + 'a {
+    let choices = choices.as_array().into_iter().flatten();
+    choices.filter(move |choice| text(&choice[reason]).is_some()).map(|c| c["index"].as_u64().unwrap_or(0))
+}
+
 /// Returns the usage after an event that told `now`. Counts only grow: a report of fewer tokens than before leaves some out.
 pub(super) fn grown(before: Option<Usage>, now: Option<Usage>) -> Option<Usage> {
     match (before, now) {

@@ -3,12 +3,14 @@
 
 mod request;
 
+use std::collections::BTreeSet;
+
 use outlast_core::words::Usage;
 use serde_json::Value;
 
 use super::{
     AnswerStream, BadRequest, Dialect, Request, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, grown, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, finished, grown, text, upstream_error},
     lenient::parse_json,
     sse::Event,
 };
@@ -52,14 +54,14 @@ fn read(answer: &Value) -> Outcome {
 struct ChunkReader {
     choices: u64,
     /// Indices of the candidates that have reported their finish reason.
-    finished: Vec<u64>,
+    finished: BTreeSet<u64>,
     /// Whether the prompt was refused, so that no candidate comes.
     is_blocked: bool,
 }
 
 impl ChunkReader {
     fn new(choices: u64) -> Self {
-        Self { choices, finished: Vec::new(), is_blocked: false }
+        Self { choices, finished: BTreeSet::new(), is_blocked: false }
     }
 
     fn has_stopped(&self) -> bool {
@@ -80,16 +82,11 @@ impl EventReader for ChunkReader {
         if outcome.error.is_some() {
             return FrameKind::Error.into();
         }
-        let candidates = || chunk["candidates"].as_array().into_iter().flatten();
-        for candidate in candidates().filter(|candidate| text(&candidate["finishReason"]).is_some()) {
-            let index = candidate["index"].as_u64().unwrap_or(0);
-            if !self.finished.contains(&index) {
-                self.finished.push(index);
-            }
-        }
+        self.finished.extend(finished(&chunk["candidates"], "finishReason"));
         self.is_blocked |= text(&chunk["promptFeedback"]["blockReason"]).is_some();
+        let mut candidates = chunk["candidates"].as_array().into_iter().flatten();
         let gets_on =
-            outcome.usage_so_far != known || candidates().any(|candidate| carries(&candidate["content"]));
+            outcome.usage_so_far != known || candidates.any(|candidate| carries(&candidate["content"]));
         match (self.has_stopped(), gets_on) {
             (true, _) => FrameKind::Stop,
             (false, true) => FrameKind::Data,

@@ -3,7 +3,7 @@
 
 mod request;
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use outlast_core::words::Usage;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) use self::request::reasons_by_name;
 use super::{
     AnswerStream, Dialect, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, grown, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, finished, grown, text, upstream_error},
     json_spans::Scanner,
     lenient::parse_json,
     request::read_body,
@@ -41,7 +41,7 @@ struct ChatReader {
     client_asked_usage: bool,
     choices: usize,
     /// Indices of the choices that have reported their finish reason.
-    finished: Vec<u64>,
+    finished: BTreeSet<u64>,
     /// Whether the chunk that has only the usage came, and none of a choice behind it.
     usage_told: bool,
 }
@@ -49,21 +49,7 @@ struct ChatReader {
 impl ChatReader {
     fn new(client_asked_usage: bool, choices: u64) -> Self {
         let choices = usize::try_from(choices).unwrap_or(usize::MAX);
-        Self { client_asked_usage, choices, finished: Vec::new(), usage_told: false }
-    }
-
-    /// Records the choices that finish in `chunk`; returns whether there was one.
-    fn note_finished(&mut self, chunk: &Value) -> bool {
-        let choices = chunk["choices"].as_array().into_iter().flatten();
-        let mut any = false;
-        for choice in choices.filter(|choice| text(&choice["finish_reason"]).is_some()) {
-            any = true;
-            let index = choice["index"].as_u64().unwrap_or(0);
-            if !self.finished.contains(&index) {
-                self.finished.push(index);
-            }
-        }
-        any
+        Self { client_asked_usage, choices, finished: BTreeSet::new(), usage_told: false }
     }
 }
 
@@ -80,7 +66,8 @@ impl EventReader for ChatReader {
         let Some(chunk) = parse_json(data) else {
             return FrameKind::Data.into();
         };
-        let stops = self.note_finished(&chunk);
+        let stops: Vec<u64> = finished(&chunk["choices"], "finish_reason").collect();
+        self.finished.extend(&stops);
         let known = outcome.usage_so_far;
         let usage = note(&chunk, outcome);
         let no_choices = chunk["choices"].as_array().is_some_and(Vec::is_empty);
@@ -102,7 +89,7 @@ impl EventReader for ChatReader {
         let cut = if added && !self.client_asked_usage { usage_member(data) } else { None };
         let mut choices = chunk["choices"].as_array().into_iter().flatten();
         let gets_on = outcome.usage_so_far != known || choices.any(|choice| carries(&choice["delta"]));
-        let kind = match (stops, gets_on) {
+        let kind = match (!stops.is_empty(), gets_on) {
             (true, _) => FrameKind::Stop,
             (false, true) => FrameKind::Data,
             (false, false) => FrameKind::Ping,

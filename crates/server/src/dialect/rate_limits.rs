@@ -13,30 +13,21 @@ const FARTHEST_MS: i64 = 120_000;
 /// Understands OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others also send, and
 /// Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a long time to wait is no refusal for a rate.
 pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
-    let requests = openai(says, "requests").or_else(|| anthropic(says, "requests"));
-    let tokens = openai(says, "tokens")
-        .or_else(|| anthropic(says, "input-tokens"))
-        .or_else(|| anthropic(says, "tokens"));
+    let openai = |what: &str| level(says, |name| format!("x-ratelimit-{name}-{what}"));
+    let anthropic = |what: &str| level(says, |name| format!("anthropic-ratelimit-{what}-{name}"));
+    let requests = openai("requests").or_else(|| anthropic("requests"));
+    let tokens = openai("tokens").or_else(|| anthropic("input-tokens")).or_else(|| anthropic("tokens"));
     let wait_ms = says.retry_after().map_or(0, |at| at.ms_since(says.now).max(0));
     let refuses_ms = u64::try_from(wait_ms).ok().filter(|_| status == 429 && wait_ms <= FARTHEST_MS);
     Levels { requests, tokens, refuses_ms }
 }
 
-fn openai(says: &Says<'_>, what: &str) -> Option<Level> {
-    let text = |name: &str| says.text(&format!("x-ratelimit-{name}-{what}"));
-    let reset = says.time(&format!("x-ratelimit-reset-{what}"))?;
-    level(text("remaining")?, text("limit"), reset.ms_since(says.now))
-}
-
-fn anthropic(says: &Says<'_>, what: &str) -> Option<Level> {
-    let text = |name: &str| says.text(&format!("anthropic-ratelimit-{what}-{name}"));
-    let reset = says.time(&format!("anthropic-ratelimit-{what}-reset"))?;
-    level(text("remaining")?, text("limit"), reset.ms_since(says.now))
-}
-
-fn level(remaining: &str, limit: Option<&str>, reset_ms: i64) -> Option<Level> {
+/// Reads the level of one limit. `header`: the name of the header that has its `remaining`, its `limit` or its `reset`.
+fn level(says: &Says<'_>, header: impl Fn(&str) -> String) -> Option<Level> {
+    let number = |name: &str| says.text(&header(name))?.parse().ok();
+    let reset_ms = says.time(&header("reset"))?.ms_since(says.now);
     let reset_ms = u64::try_from(reset_ms).ok().filter(|ms| *ms <= FARTHEST_MS.unsigned_abs())?;
-    Some(Level { remaining: remaining.parse().ok()?, limit: limit.and_then(|l| l.parse().ok()), reset_ms })
+    Some(Level { remaining: number("remaining")?, limit: number("limit"), reset_ms })
 }
 
 #[cfg(test)]
