@@ -19,6 +19,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use outlast_core::words::bad::with_causes;
 use sha2::Sha256;
 
 use crate::wire::network::Network;
@@ -133,12 +134,8 @@ impl Poster {
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<(), NotPosted> {
         let answered = tokio::time::timeout(ANSWER, async {
-            let response = self.client.request(request).await.map_err(|e| {
-                let mut why = e.to_string();
-                let causes = std::iter::successors(std::error::Error::source(&e), |e| e.source());
-                causes.for_each(|cause| why.push_str(&format!(": {cause}")));
-                NotPosted::Unreachable(why)
-            })?;
+            let response = self.client.request(request).await;
+            let response = response.map_err(|e| NotPosted::Unreachable(with_causes(&e)))?;
             let status = response.status();
             if status.is_success() {
                 return Ok(());

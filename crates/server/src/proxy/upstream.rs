@@ -27,7 +27,7 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo},
 };
-use outlast_core::words::{BadText, Cause, Digest};
+use outlast_core::words::{BadText, Cause, Digest, bad::with_causes};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
@@ -228,7 +228,7 @@ impl Pool {
                 Ok(response)
             }
             Err(e) => {
-                let text = chain(&e);
+                let text = with_causes(&e);
                 let was_used = e.connect_info().is_some_and(|made| Used::of(made).is_set());
                 let failed = match e.is_connect() {
                     true => SendFailed::Unreachable(text, cause(&e)),
@@ -262,18 +262,6 @@ fn is_untrusted(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<std::io::Error>()
         .and_then(std::io::Error::get_ref)
         .is_some_and(|inner| is_untrusted(inner))
-}
-
-/// Returns an error's text with its causes. hyper's own text names none of them.
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        source = e.source();
-    }
-    text
 }
 
 /// Connector to upstreams, either direct or through the proxy that stands before this machine. That proxy is for

@@ -1,8 +1,6 @@
 //! Mapping of PostgreSQL's errors to the store's.
 
-use std::{error::Error as _, fmt::Write as _};
-
-use outlast_core::store::Error;
+use outlast_core::{store::Error, words::bad::with_causes};
 use tokio_postgres::error::{Severity, SqlState};
 
 /// Returns the text of the error and of all its causes.
@@ -11,13 +9,7 @@ pub fn chain(e: &tokio_postgres::Error) -> String {
         let detail = db.detail().map(|d| format!(" ({d})")).unwrap_or_default();
         return format!("{}{detail}", db.message());
     }
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        let _ = write!(text, ": {e}");
-        source = e.source();
-    }
-    text
+    with_causes(e)
 }
 
 /// Maps a PostgreSQL error to the store's error.
