@@ -6,7 +6,7 @@ use outlast_core::{
         Limits, Per, Unit,
         budget::{Name, Terms},
     },
-    run::{InDoubt, Policy, Spec},
+    run::{Policy, Spec},
     store::{Ask, Durability},
     words::{Micros, RunId, RunNo},
 };
@@ -56,11 +56,18 @@ impl World {
             died: Vec::new(),
         };
         team(&out, scene.team_limits);
-        let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry, false);
+        let parent = start(&out, "parent", |new| Start { limits: scene.parent_limits, ..new });
         let mut agents = Vec::new();
         for (i, cast) in scene.casts.into_iter().enumerate() {
             let above = cast.under_parent.then_some(parent);
-            let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt, cast.of_team);
+            let tags = cast.of_team.then(team_tag).into_iter().collect();
+            let run = start(&out, &format!("run-{i}"), |new| Start {
+                limits: cast.limits,
+                policy: Policy { in_doubt: cast.in_doubt, ..Policy::default() },
+                spec: Spec { tags, ..Spec::default() },
+                parent: above,
+                ..new
+            });
             out.engine.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, ToAgent::Begin);
@@ -336,38 +343,15 @@ fn team_tag() -> (String, String) {
 
 /// Starts the run of a worker: a batch job, so that it may have items.
 fn job(out: &Outside, id: &str, parent: RunNo, calls: Option<i64>) -> RunNo {
-    let started = RunId::new(id).map(|id| {
-        let mut limits = Limits::default();
-        limits[Unit::Calls] = calls;
-        let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
-        let start = Start { spec, limits, parent: Some(parent), ..Start::new(id) };
-        out.engine.disk.ask(start, Durability::Synced).wait()
-    });
-    match started {
-        Ok(Ok(started)) => started.run,
-        other => panic!("a scene cannot start its job: {other:?}"),
-    }
+    let mut limits = Limits::default();
+    limits[Unit::Calls] = calls;
+    let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
+    start(out, id, |new| Start { spec, limits, parent: Some(parent), ..new })
 }
 
-fn start(
-    out: &Outside,
-    id: &str,
-    limits: Limits,
-    parent: Option<RunNo>,
-    in_doubt: InDoubt,
-    of_team: bool,
-) -> RunNo {
-    let tags = of_team.then(team_tag).into_iter().collect();
-    let started = RunId::new(id).map(|id| {
-        let start = Start {
-            limits,
-            policy: Policy { in_doubt, ..Policy::default() },
-            spec: Spec { tags, ..Spec::default() },
-            parent,
-            ..Start::new(id)
-        };
-        out.engine.disk.ask(start, Durability::Synced).wait()
-    });
+fn start(out: &Outside, id: &str, made: impl FnOnce(Start) -> Start) -> RunNo {
+    let started =
+        RunId::new(id).map(|id| out.engine.disk.ask(made(Start::new(id)), Durability::Synced).wait());
     match started {
         Ok(Ok(started)) => started.run,
         other => panic!("a scene cannot start its run: {other:?}"),

@@ -13,8 +13,8 @@ use outlast_core::{
         membership::HEARTBEAT_MS,
     },
     engine::{
-        Admission, Bill, Claim, Claimed, Close, DeclareDead, Forget, Forgot, Heir, Loaded, Op, Outcome,
-        ProviderAnswered, Raise, Register,
+        Admission, Admit, Bill, Claim, Claimed, Close, DeclareDead, Forget, Forgot, Heir, Loaded, Op,
+        Outcome, ProviderAnswered, Raise, Register, Retry, Verb as _,
     },
     envelope::{Limits, PerUnit, Unit},
     journal::{Entry, Opening, State},
@@ -232,10 +232,7 @@ impl Process {
             },
             Then::Entered { connection, run, label } => self.entered(connection, run, label, result, out),
             Then::Admitted(c) => {
-                let admission = result.and_then(|outcome| match outcome {
-                    Outcome::Admitted(admission) => Ok(admission),
-                    other => Err(Error::Corrupt { what: format!("{other:?}") }),
-                });
+                let admission = result.and_then(|outcome| Admit::answer(outcome).ok_or(Error::Closed));
                 self.feed(c, Event::Admitted(admission), out);
             }
             Then::Settled(key) => {
@@ -249,10 +246,7 @@ impl Process {
                 self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out);
             }
             Then::MayLeave(key) => {
-                let may = result.and_then(|outcome| match outcome {
-                    Outcome::MayLeave(may) => Ok(may),
-                    other => Err(Error::Corrupt { what: format!("{other:?}") }),
-                });
+                let may = result.and_then(|outcome| Retry::answer(outcome).ok_or(Error::Closed));
                 self.exchange(key, exchange::Event::MayLeave(may), out);
             }
             Then::Declared | Then::Raised if out.engine.bug == Some(Bug::WakeLost) => {}
