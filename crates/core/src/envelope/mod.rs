@@ -140,7 +140,7 @@ pub struct Refusal {
     /// Calls without progress, for which the run is halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited: Option<Box<Evidence>>,
-    /// Bundle in which the run has left this store. Whatever else halted it goes with it.
+    /// Bundle in which the run has left this store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Box<Moved>>,
 }
@@ -152,6 +152,9 @@ pub struct Moved {
     pub bundle: String,
     /// Digest of the file; `None` while it is not known to be whole.
     pub sha256: Option<String>,
+    /// Refusal for which the run was halted when it left, and is again where it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halt: Option<Box<Refusal>>,
 }
 
 impl fmt::Display for Moved {
@@ -362,7 +365,7 @@ impl Refusal {
         if let Some(KeptOutage { outage, .. }) = self.outage.as_deref() {
             return outage.hint(true, resume);
         }
-        if let Some(Moved { bundle, sha256 }) = self.moved.as_deref() {
+        if let Some(Moved { bundle, sha256, .. }) = self.moved.as_deref() {
             return match sha256 {
                 Some(_) => format!(
                     "`outlast import {bundle}` there; only if that was never done and never will be: `outlast resume {run} --take-back`"

@@ -16,7 +16,7 @@ use crate::{
         context::Context,
         error::{CliError, RunError},
     },
-    render::look::Look,
+    render::{look::Look, quote::word},
     settings::{store_address::Durability, surroundings::Surroundings},
 };
 use outlast_server::dialect::Upstream;
@@ -28,6 +28,9 @@ pub struct Globals {
     /// Where the runs are kept: a file, or postgres://USER@HOST/DATABASE
     #[arg(long, global = true, value_name = "PLACE")]
     pub store: Option<String>,
+    /// Whether the command line itself names the store.
+    #[arg(skip)]
+    pub names_store: bool,
     /// Work with the runs of another machine: the URL of its `outlast serve`; the token is read from OUTLAST_API_TOKEN
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
@@ -52,6 +55,15 @@ impl Globals {
             }
         };
         Look { color, json: self.json }
+    }
+
+    /// Returns the option by which suggested commands find the store that the command line names, without a password.
+    pub fn place(&self, context: &Context) -> String {
+        match self.store.as_deref().filter(|_| self.names_store && context.server.is_none()) {
+            Some(typed) if context.place.without_secret().is_some() => format!("--store {} ", word(typed)),
+            Some(_) => format!("--store {} ", word(&context.place.to_string())),
+            None => String::new(),
+        }
     }
 
     /// Builds the context of a command. Errors: an address that names no store, or no server.
@@ -314,7 +326,7 @@ mod tests {
     #[test]
     fn colour_is_for_terminals_that_want_it() {
         let check = |color: Color, variables: &[(&str, &str)], is_terminal: bool, wanted: bool| {
-            let globals = Globals { store: None, server: None, json: false, color };
+            let globals = Globals { store: None, names_store: false, server: None, json: false, color };
             let around = Surroundings::new(variables, Path::new("/"));
             assert_eq!(globals.look(&around, is_terminal).color, wanted, "{color:?} {variables:?}");
         };

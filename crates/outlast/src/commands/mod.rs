@@ -343,9 +343,7 @@ impl Command {
                 NoRoute("writes a run's results"),
                 on(of_job(&args.job), args, export::export),
             ),
-            Command::Import(args) => {
-                ("import", Persons, NO_FILES, on(StoreOrNew, args, bundle::import::import))
-            }
+            Command::Import(args) => ("import", Persons, NO_FILES, printed(args, bundle::import::import)),
             Command::Snapshot(args) => {
                 let rule = OwnRuns(Some(&args.run), find::Verb::Look);
                 ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))
@@ -463,7 +461,10 @@ pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Work::Alone(run) => run(ready(around)?),
         Work::Printed(run) => {
             let context = ready(around)?;
-            on_stdout(context.look, |page| run(&context, page))
+            on_stdout(context.look, |page| {
+                page.place = cli.globals.place(&context);
+                run(&context, page)
+            })
         }
         Work::OnStore(needs, run) => {
             let context = ready(around)?;
@@ -473,6 +474,7 @@ pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let (store, by) = (needs.open(&context)?, actor(&context.around));
             let wait = &mut thread::sleep;
             on_stdout(context.look, |page| {
+                page.place = cli.globals.place(&context);
                 run(Desk { store: &*store, by: &by, context: &context, page, wait })
                     .map_err(|e| e.called(&*store))
             })

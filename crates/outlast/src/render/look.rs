@@ -64,7 +64,13 @@ pub fn of_status(status: Status) -> Paint {
 pub struct Page<'a> {
     pub(super) out: &'a mut dyn Write,
     pub look: Look,
+    /// Options of the typed command by which the commands that it suggests find the same store; empty if they find it
+    /// without.
+    pub place: String,
 }
+
+/// Beginning of a line that suggests a command.
+const SUGGESTS: &str = "  → outlast ";
 
 /// Error of a page whose output could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -79,16 +85,25 @@ impl From<Unwritten> for io::Error {
 
 impl<'a> Page<'a> {
     pub fn new(out: &'a mut dyn Write, look: Look) -> Self {
-        Page { out, look }
+        Page { out, look, place: String::new() }
     }
 
     pub fn line(&mut self, text: &str) -> Result<(), Unwritten> {
-        Ok(writeln!(self.out, "{text}")?)
+        self.put(text)?;
+        self.bytes(b"\n")
     }
 
     /// Writes text that already ends in a newline.
     pub fn text(&mut self, text: &str) -> Result<(), Unwritten> {
-        self.bytes(text.as_bytes())
+        text.split_inclusive('\n').try_for_each(|line| self.put(line))
+    }
+
+    fn put(&mut self, line: &str) -> Result<(), Unwritten> {
+        let written = match line.strip_prefix(SUGGESTS).filter(|command| !command.contains("--store")) {
+            Some(command) => write!(self.out, "{SUGGESTS}{}{command}", self.place),
+            None => self.out.write_all(line.as_bytes()),
+        };
+        Ok(written?)
     }
 
     /// Writes bytes unchanged.

@@ -10,6 +10,12 @@ pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Returns `text` as one word of a shell: quoted only where it has to be.
+pub fn word(text: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&b);
+    if !text.is_empty() && text.bytes().all(is_plain) { text.to_owned() } else { quoted(text) }
+}
+
 /// Returns a line of shell code that exports a variable, or unsets it if the value holds NUL, which no environment can.
 pub fn export(variable: &str, value: &str) -> String {
     if value.contains('\0') {

@@ -3,7 +3,10 @@
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::{
+        fs::PermissionsExt as _,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -68,6 +71,33 @@ fn hear_interrupts() {
     });
 }
 
+/// Beginning of a program that keeps its session as Claude Code does: what `begins` says, and what its lines hold.
+const CLAUDE: &str = r#"#!/usr/bin/env python3
+import datetime, http.client, json, os, re, sys, urllib.parse
+begins = "--session-id" in sys.argv
+session = sys.argv[sys.argv.index("--session-id" if begins else "--resume") + 1]
+place = os.environ["HOME"] + "/.claude/projects/" + re.sub("[^a-zA-Z0-9]", "-", os.getcwd()) + "/"
+path, below = place + session + ".jsonl", place + session + "/subagents/agent-a.jsonl"
+os.makedirs(os.path.dirname(below), exist_ok=True)
+def say(kind, text, at=path):
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat()
+    line = {"type": kind, "cwd": os.getcwd(), "sessionId": session, "timestamp": now, "text": text}
+    with open(at, "a") as file:
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+def ask(text):
+    base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+    headers = {"anthropic-version": "2023-06-01", "Content-Type": "application/json"}
+    headers["Authorization"] = "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]
+    connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
+    assert connection.getresponse().read()
+def said(at=path):
+    lines = [json.loads(line) for line in open(at)]
+    assert all((line["cwd"], line["sessionId"]) == (os.getcwd(), session) for line in lines), lines
+    return [line["text"] for line in lines]
+"#;
+
 /// A directory with everything in it.
 pub struct Bed {
     dir: TempDir,
@@ -116,6 +146,20 @@ impl Bed {
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         fs::write(self.path(name), text).unwrap();
         self.path(name)
+    }
+
+    /// Writes a program that keeps its session as Claude Code does, and does this, in Python.
+    pub fn claude(&self, does: &str) -> PathBuf {
+        let program = self.write("claude", &format!("{CLAUDE}{does}"));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        program
+    }
+
+    /// Returns the files of sessions that the program above keeps, but for those of sub-agents.
+    pub fn sessions(&self) -> Vec<PathBuf> {
+        let projects = fs::read_dir(self.path(".claude/projects")).into_iter().flatten().flatten();
+        let files = projects.flat_map(|project| fs::read_dir(project.path()).unwrap().flatten());
+        files.map(|e| e.path()).filter(|path| path.extension().is_some_and(|e| e == "jsonl")).collect()
     }
 
     /// A gate that an agent waits at, by reading it, until it is written to.

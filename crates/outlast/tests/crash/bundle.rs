@@ -63,7 +63,7 @@ fn cut_off(bed: &Bed, run: &str, bundle: &Path) {
     let store = open(&bed.store());
     let no = store.run_no(&RunId::new(run).unwrap()).unwrap().unwrap();
     let seen = store.runs(&RunFilter { limit: 1, ..RunFilter::default() }).unwrap()[0].run.no;
-    let to = Some(Moved { bundle: text(bundle).into(), sha256: None });
+    let to = Some(Moved { bundle: text(bundle).into(), sha256: None, halt: None });
     assert!(store.ask(Move { runs: vec![no], seen, to }, Durability::Synced).wait().unwrap());
 }
 
@@ -108,7 +108,7 @@ fn a_run_leaves_with_its_files_and_its_money_and_buys_nothing_again() {
     bed.run(there(&bed, &import)).code(0).tells(&["outlast resume r"]);
     assert_eq!(bed.text("moved/notes"), "one\ntwo\n");
     assert_eq!(spent(there(&bed, &["show", "r"])), before);
-    bed.run(there(&bed, &import)).code(0).tells(&["imported before"]);
+    bed.run(there(&bed, &import)).code(0).tells(&["r  this bundle was imported before"]);
     bed.run(there(&bed, &["verify"])).code(0);
     bed.write("other-home/go", "");
     bed.run(there(&bed, &["resume", "r"])).code(0);
@@ -143,7 +143,7 @@ fn a_bundle_that_is_torn_changed_or_none_is_refused_and_nothing_is_written() {
         fs::write(&other, bytes).unwrap();
         bed.run(there(&bed, &["import", text(&other), "--into", "../new"])).code(1).tells(&[told]);
         assert!(!bed.path("new").exists());
-        bed.run(there(&bed, &["show", "r"])).code(1);
+        assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 0, "no store is left behind");
     }
     bed.run(there(&bed, &["import", "nowhere"])).code(69);
     bed.write("work/a-file", "of somebody's");
@@ -229,45 +229,38 @@ fn a_run_leaves_a_database_for_a_file() {
     assert_eq!(bed.text("back/log"), "0\n1\n2\n");
 }
 
-/// A program that keeps its session as Claude Code does: below a directory that is named by the one it works in.
-const CLAUDE: &str = r#"#!/usr/bin/env python3
-import http.client, json, os, re, sys, urllib.parse
-begins = "--session-id" in sys.argv
-session = sys.argv[sys.argv.index("--session-id" if begins else "--resume") + 1]
-place = os.environ["HOME"] + "/.claude/projects/" + re.sub("[^a-zA-Z0-9]", "-", os.getcwd()) + "/"
-path = place + session + ".jsonl"
-os.makedirs(place, exist_ok=True)
-def ask(text):
-    base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
-    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
-    body = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
-    headers = {"anthropic-version": "2023-06-01", "Content-Type": "application/json"}
-    headers["Authorization"] = "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]
-    connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
-    assert connection.getresponse().read()
+/// Dies once it has said something, and goes on with what its file holds.
+const DIES: &str = r#"
 if begins:
-    with open(path, "a") as file:
-        for text in ("do it", "done"):
-            line = {"type": "user", "cwd": os.getcwd(), "text": text}
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    say("user", "do it")
+    say("assistant", "done")
     ask("do it")
     os.kill(os.getpid(), 9)
-lines = [json.loads(line) for line in open(path)]
-assert [(line["cwd"], line["text"]) for line in lines] == [(os.getcwd(), "do it"), (os.getcwd(), "done")], lines
+assert said() == ["do it", "done"], said()
 ask("go on")
 "#;
 
 #[test]
 fn an_agents_session_goes_along_to_another_directory_and_home() {
     let bed = Bed::new();
-    let program = bed.write("claude", CLAUDE);
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let program = bed.claude(DIES);
     let mut command = bed.outlast(&["run", "--run", "r", "--restarts", "0", "--"]);
     command.arg(&program).args(["-p", "do it"]);
     bed.run(command).code(75);
     let bundle = bed.path("r.bundle");
     bed.does(&["export", "r", "--bundle", text(&bundle)]).code(0);
-    bed.run(there(&bed, &["import", text(&bundle), "--into", "../new"])).code(0);
+    let there_too = |args: &[&str]| {
+        let mut command = bed.outlast(&["--store", text(&bed.path("there/runs.db"))]);
+        command.args(args).env("HOME", bed.path("other-home"));
+        command
+    };
+    there(&bed, &[]);
+    let why = "restarts";
+    bed.run(there_too(&["import", text(&bundle), "--into", "../new"]))
+        .code(0)
+        .tells(&[why, &format!("→ outlast --store {} ", text(&bed.path("there/runs.db")))]);
+    let shown = bed.run(there_too(&["show", "r"])).code(0);
+    shown.tells(&["halted", why]);
     let paid = bed.paid();
     let resume = there(&bed, &["resume", "r", "--add-restarts", "1"]);
     bed.run(resume).code(0).tells(&["goes on in its session"]);

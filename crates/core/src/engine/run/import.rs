@@ -8,13 +8,16 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    engine::{Change, Error, Loaded, Need, rule::guard, run::start::named_budgets, state::put::Author},
+    engine::{
+        Change, Error, Loaded, Need,
+        run::{leave::arrive, start::named_budgets},
+        state::put::Author,
+    },
     envelope::{Envelope, Owner, audit::Sums},
     journal::{CallDetail, Entry, Payload, Role},
     run::{
         Attempt, Identity, Instance, Life, Origin, Run, Spec,
         snapshot::{AGENT, namespace},
-        status::Event,
     },
     state::{
         self, Name, Namespace, Position, Value,
@@ -44,7 +47,7 @@ pub struct Whole {
 }
 
 /// Makes a run and all runs below it in this store, under numbers of its own. What they have spent and what they hold
-/// for calls in doubt comes along. A run that was moved is interrupted here.
+/// for calls in doubt comes along. A run that was moved is here what it was before.
 ///
 /// Synced, one commit. Named budgets are those of this store; what was spent is in none of their windows.
 /// Errors: `RunExists`; `NotWhole` for a run that goes on, or whose sums are not those of its entries: children were
@@ -193,7 +196,7 @@ impl Whole {
             ..old.clone()
         };
         if run.is_moved() {
-            guard::shift(&mut run, Event::Raise { open: false }, now)?;
+            arrive(&mut run, now)?;
         }
         let envelope =
             Envelope { no: here.envelope(old.envelope())?, owner: Owner::Run(no), ..self.envelope.clone() };

@@ -4,7 +4,7 @@ use crate::{
     engine::{Error, Loaded, Need, rule::guard},
     envelope::{Moved, Refusal},
     run::{
-        Status,
+        Run, Status,
         status::{self, Event},
     },
     words::{Micros, RunNo, Slot},
@@ -38,9 +38,7 @@ impl Move {
         for no in &self.runs {
             match &self.to {
                 Some(moved) => fence(l, *no, moved, now)?,
-                None if l.run(*no)?.is_moved() => {
-                    guard::shift(l.run_mut(*no)?, Event::Raise { open: false }, now)?;
-                }
+                None if l.run(*no)?.is_moved() => arrive(l.run_mut(*no)?, now)?,
                 None => {}
             }
         }
@@ -64,8 +62,22 @@ fn fence(l: &mut Loaded, no: RunNo, moved: &Moved, now: Micros) -> Result<(), Er
         if status::next(run.status, Event::Move).is_none() {
             return Err(Error::NotWhole { id: run.id.to_string(), why: "it has not stopped".into() });
         }
+        let halt = run.halt.take().filter(|_| run.status == Status::Halted);
+        let halt = halt.and_then(|halt| match halt.moved {
+            Some(moved) => moved.halt,
+            None => Some(Box::new(halt)),
+        });
         guard::shift(run, Event::Move, now)?;
-        run.halt = Some(Refusal::moved(moved.clone(), now));
+        run.halt = Some(Refusal::moved(Moved { halt, ..moved.clone() }, now));
+    }
+    Ok(())
+}
+
+/// Makes of a run that has left what it was before: halted for the same reason, or interrupted.
+pub(super) fn arrive(run: &mut Run, now: Micros) -> Result<(), Error> {
+    match run.halt.take().and_then(|halt| halt.moved?.halt) {
+        Some(halt) => run.halt = Some(*halt),
+        None => drop(guard::shift(run, Event::Raise { open: false }, now)?),
     }
     Ok(())
 }
@@ -75,7 +87,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            Raise, Start,
+            Halt, Raise, Start,
             run::end_attempt::{EndAttempt, Then},
             tests::bench::{Bench, usd},
         },
@@ -91,8 +103,9 @@ mod tests {
         let instance = b.register();
         let run = b.start("r", usd(100), None, Policy::default());
         let child = b.start("child", Limits::default(), Some(run), Policy::default());
-        let to =
-            |sha256: Option<&str>| Some(Moved { bundle: "/b".into(), sha256: sha256.map(str::to_owned) });
+        let to = |sha256: Option<&str>| {
+            Some(Moved { bundle: "/b".into(), sha256: sha256.map(str::to_owned), halt: None })
+        };
         let go = |seen: RunNo, to: Option<Moved>| {
             b.store.ask(Move { runs: vec![run, child], seen, to }, Durability::Synced).wait()
         };
@@ -114,5 +127,26 @@ mod tests {
         assert_eq!(b.store.ask(below, Durability::Synced).wait().unwrap_err().code(), "run_halted");
         assert!(go(child, None).unwrap());
         b.claim(run, instance).unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_halt_outlives_a_move() {
+        let b = Bench::new();
+        let run = b.start("r", usd(100), None, Policy::default());
+        let refusal = Refusal::plain("calls", Micros(7));
+        let halt = Halt { run, refusal: refusal.clone() };
+        b.store.ask(halt, Durability::Synced).wait().unwrap();
+        let to = |sha256: Option<&str>| Moved {
+            bundle: "/b".into(),
+            sha256: sha256.map(str::to_owned),
+            halt: None,
+        };
+        for to in [Some(to(None)), Some(to(Some("d1"))), None] {
+            let is_moved = to.is_some();
+            assert!(b.store.ask(Move { runs: vec![run], seen: run, to }, Durability::Synced).wait().unwrap());
+            assert_eq!(b.store.run(run).unwrap().unwrap().run.is_moved(), is_moved);
+        }
+        let back = b.store.run(run).unwrap().unwrap().run;
+        assert_eq!((back.status, back.halt), (Status::Halted, Some(refusal)));
     }
 }

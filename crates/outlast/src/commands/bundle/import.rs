@@ -1,14 +1,14 @@
 //! `outlast import FILE`: makes the run of a bundle in this store, once.
 
-use outlast_core::state;
+use outlast_core::{reads::called::called_now, state};
 
-use super::*;
-use crate::agent::transcript;
+use super::{super::budget, *};
+use crate::{agent::transcript, render::short::short_id, supervisor::strays};
 
 /// Make the run of a bundle in this store, with its files, to go on here
 ///
 /// A bundle is imported once: again, this says so and does nothing. The run is as it was where `outlast export --bundle`
-/// took it: interrupted, with what it has spent and what is left of its budget.
+/// took it: interrupted or halted, with what it has spent and what is left of its budget.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast import nightly.bundle --into ~/work/nightly\n  outlast resume nightly"
@@ -22,26 +22,36 @@ pub struct ImportArgs {
     pub into: Option<PathBuf>,
 }
 
-/// Makes the run of a bundle. Files come first, then one commit has all rows: without it, nothing of the run is in the
+/// Makes the run of a bundle here. Files come first, then one commit has all rows: without it, nothing of the run is in the
 /// store. Typed again after a kill, it goes on.
 ///
 /// Errors: `bundle_damaged`, `bundle_unknown`, `bundle_newer`, `run_exists`, and a directory that has other files; nothing
 /// is written then.
-pub fn import(args: &ImportArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let file = context.around.directory().join(&args.file);
+    // A file that is none leaves no store behind.
     let digest = archive::check(&file)?;
+    let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
+    let store = context.open(true, Kept::default())?;
+    strays::look_after(&*store, context);
+    carry(args, (&file, digest, &manifest), &*store, context, page).map_err(|e| e.called(&*store))
+}
+
+fn carry(
+    args: &ImportArgs,
+    (file, digest, manifest): (&Path, Digest, &Manifest),
+    store: &dyn Store,
+    context: &Context,
+    page: &mut Page,
+) -> Result<(), CliError> {
     let row = state::Table::Bundles.name(&digest.to_string());
     if let Some(known) = store.state(&row.namespace, &row.agent, &row.key)? {
         let ids = known.value.unwrap_or_default();
         let run = String::from_utf8_lossy(&ids).split(' ').next().unwrap_or_default().to_owned();
-        if page.look.json {
-            return Ok(page.json(&json!({ "run": run, "imported": false }))?);
-        }
-        return Ok(page.line(&format!("{run}  this bundle was imported before; nothing was done"))?);
+        return before(store, &run, page);
     }
     let place = Workplace::new(context)?;
-    archive::unpack(&file, &place.path)?;
-    let manifest = Manifest::of(fs::read(place.path.join(archive::MANIFEST)).ok(), &file)?;
+    archive::unpack(file, &place.path)?;
     let bundle = place.store(context, false)?;
     let (mut family, _) = whole::family(&*bundle, find::run(&*bundle, &manifest.run)?)?;
     for view in &family {
@@ -78,17 +88,16 @@ pub fn import(args: &ImportArgs, Desk { store, context, page, .. }: Desk) -> Res
         }
         runs.push(run);
     }
-    if put(store, runs, Some(digest))? == Imported::Before {
-        return Ok(
-            page.line(&format!("{}  this bundle was imported before; nothing was done", manifest.run))?
-        );
-    }
+    let Imported::Now(no) = put(store, runs, Some(digest))? else {
+        return before(store, &manifest.run, page);
+    };
     if page.look.json {
         let told = json!({ "run": manifest.run, "imported": true, "directory": new, "restored": restored });
         return Ok(page.json(&told)?);
     }
-    let word = manifest.name.as_deref().unwrap_or(&manifest.run);
-    let strong = page.look.paint(Paint::Strong, word);
+    let view = find::view(store, no)?;
+    let word = called_now(store, &view)?;
+    let strong = page.look.paint(Paint::Strong, &word);
     let entries = some(manifest.entries as i64, "entry");
     page.line(&format!(
         "{strong}  {entries}, {} usd spent, from {}",
@@ -98,7 +107,22 @@ pub fn import(args: &ImportArgs, Desk { store, context, page, .. }: Desk) -> Res
     if let (Some(restored), Some(new)) = (restored, &new) {
         page.line(&format!("  {} in {}", some(restored as i64, "path"), look::clean(new)))?;
     }
-    Ok(page.line(&format!("  → outlast resume {word}"))?)
+    if let Some(why) = view.run.why() {
+        page.line(&format!("  {}: {}", view.run.status.name(), look::clean(&why)))?;
+    }
+    Ok(page.text(&budget::commands(&next(&view, &word)))?)
+}
+
+/// Says that the bundle of this run was imported before.
+fn before(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
+    if page.look.json {
+        return Ok(page.json(&json!({ "run": run, "imported": false }))?);
+    }
+    let word = match find::with_id(store, run)? {
+        Some(view) => called_now(store, &view)?,
+        None => short_id(run).to_owned(),
+    };
+    Ok(page.line(&format!("{word}  this bundle was imported before; nothing was done"))?)
 }
 
 /// Returns the directory that the run works in from now on. Errors: one that is not there and was not named.

@@ -153,9 +153,9 @@ pub fn export(
     }
     let file = context.around.directory().join(file);
     let bundle = file.to_string_lossy().into_owned();
-    let cut_off = Moved { bundle: bundle.clone(), sha256: None };
+    let cut_off = Moved { bundle: bundle.clone(), sha256: None, halt: None };
     let moved = view.run.halt.as_ref().and_then(|halt| halt.moved.as_deref());
-    let goes_on = moved == Some(&cut_off);
+    let goes_on = moved.is_some_and(|moved| moved.bundle == bundle && moved.sha256.is_none());
     if moved.is_some() && !goes_on {
         return Err(RunError::Halted { run, halt: view.run.halt.clone().map(Box::new) }.into());
     }
@@ -179,7 +179,7 @@ pub fn export(
         }
     };
     let is_over = matches!(view.run.status, Status::Completed | Status::Cancelled) && view.run.job.is_none();
-    let whole = Moved { bundle, sha256: Some(digest.to_string()) };
+    let whole = Moved { bundle, sha256: Some(digest.to_string()), halt: None };
     fence(store, &view, Some(&whole))?;
     if page.look.json {
         let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "moved": !is_over, "manifest": manifest });
@@ -196,7 +196,8 @@ pub fn export(
     if !is_over {
         page.line("  it goes on where that file is imported, and no longer here")?;
     }
-    Ok(page.line(&format!("  → outlast import {file} --into DIR"))?)
+    // As bytes: it is for another store than the one that this command names.
+    Ok(page.bytes(format!("  → outlast import {file} --into DIR\n").as_bytes())?)
 }
 
 /// Writes the bundle of runs that are fenced.

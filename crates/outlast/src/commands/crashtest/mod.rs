@@ -384,20 +384,14 @@ fn typed(context: &Context) -> String {
         match word.as_str() {
             "--" => {
                 line.push(word);
-                line.extend(words.by_ref().map(|word| quoted(&word)));
+                line.extend(words.by_ref().map(|word| quote::word(&word)));
             }
             "--only" => drop(words.next()),
             word if word.starts_with("--only=") => {}
-            word => line.push(quoted(word)),
+            word => line.push(quote::word(word)),
         }
     }
     line.join(" ")
-}
-
-/// Returns a word as a shell reads it: plain ones as they are.
-fn quoted(word: &str) -> String {
-    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&b);
-    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { quote::quoted(word) }
 }
 
 /// Returns where a boundary is, in words. `what`: the name of its step, tool or item.

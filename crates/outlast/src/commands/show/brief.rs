@@ -2,10 +2,11 @@
 
 use super::{
     super::{budget, plan::Shown, prelude::*},
-    Life, ServerNames, Story, as_typed,
+    Life, ServerNames, Story,
 };
 use crate::render::{
     next::is_unmetered,
+    quote::word,
     short::short,
     story::{asks, items, last_words, lives, newest, waited},
     text::{exact_line, is_whole, wrapped},
@@ -63,7 +64,7 @@ impl Story {
             why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(most(2)).map(|line| format!("  {line}")),
         );
         if let Some(command) = &spec.command {
-            let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
+            let argv: Vec<String> = command.argv.iter().map(|a| word(a)).collect();
             out.push(format!("  {}", exact_line(&argv.join(" "), WIDTH - 2)));
         }
         let servers =

@@ -4,12 +4,13 @@ use outlast_core::run::Run;
 
 use super::{
     super::{budget, prelude::*},
-    ENTRIES, Life, Story, as_typed,
+    ENTRIES, Life, Story,
 };
 use crate::{
     agent::servers::ServerNames,
     render::{
         approval as shown_approval,
+        quote::word,
         story::{lives, waited},
     },
 };
@@ -58,7 +59,7 @@ impl Story {
             facts.push(("ended", self.moment(ended)));
         }
         if let Some(command) = &spec.command {
-            let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
+            let argv: Vec<String> = command.argv.iter().map(|a| word(a)).collect();
             facts.push(("command", look::exact_line(&argv.join(" "), usize::MAX)));
             facts.push(("in", clean(&command.directory)));
         }

@@ -189,8 +189,8 @@ impl Story {
             Some(max) => format!("{finished} of at most {max} finished"),
             None => format!("{finished} finished"),
         }];
-        parts.extend(looping.until.as_ref().map(|until| format!("until {}", as_typed(until))));
-        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", as_typed(input))));
+        parts.extend(looping.until.as_ref().map(|until| format!("until {}", quote::word(until))));
+        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", quote::word(input))));
         if turns.unchanged > 0 {
             parts.push(format!("the last {} changed nothing", turns.unchanged));
         }
@@ -224,15 +224,6 @@ impl Story {
             (None, None) => "open".into(),
         }
     }
-}
-
-/// Quotes an argument for a shell if it needs quotes.
-fn as_typed(argument: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&b);
-    if !argument.is_empty() && argument.bytes().all(plain) {
-        return argument.to_owned();
-    }
-    quote::quoted(argument)
 }
 
 /// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of a provider. Not empty.
