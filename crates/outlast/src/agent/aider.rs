@@ -18,14 +18,12 @@ use super::{
 
 pub struct Aider;
 
-const HISTORY: &[&str] = &["--chat-history-file"];
-
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("aider"));
 
 /// Returns the option that gives the session a file of its own, where the person names none.
 fn history(pieces: &[Piece], with: &With, session: Option<&str>) -> Vec<String> {
     match (&with.files, session) {
-        (Some(files), Some(session)) if !has(pieces, HISTORY) && ROW.converses(pieces) => {
+        (Some(files), Some(session)) if !has(pieces, &ROW.begins) && ROW.converses(pieces) => {
             let file = files.join(format!("aider-{session}.md"));
             ["--chat-history-file".to_owned(), file.to_string_lossy().into_owned()].into()
         }

@@ -312,6 +312,19 @@ mod tests {
     }
 
     #[test]
+    fn a_fork_begins_by_a_line_that_names_no_session() {
+        for (text, wanted) in [
+            ("claude -p hello", "claude -p hello"),
+            ("claude --resume ID -p go", "claude -p go"),
+            ("claude -c -p go", "claude -p go"),
+            ("claude --allowedTools Bash --session-id ID -p go", "claude -p go --allowedTools Bash"),
+            ("claude -p --allowedTools Bash -r ID -- do it", "claude -p --allowedTools Bash -- do it"),
+        ] {
+            assert_eq!(Claude.unbound(&line(text)).tail, line(wanted).tail, "{text}");
+        }
+    }
+
+    #[test]
     fn settings_are_given_once() {
         check(
             "claude -p hello",

@@ -139,6 +139,22 @@ impl Adapter for Codex {
         Reading { names, headless: mode == Mode::Exec }
     }
 
+    fn unbound(&self, line: &Line) -> Line {
+        let pieces = ROW.pieces(line);
+        let (mode, words) = mode(&pieces);
+        // `resume` and `fork`, with the session's id unless an option finds it.
+        let bound = match words.first() {
+            Some(&("resume" | "fork")) if mode != Mode::Other => 1 + usize::from(!has(&pieces, &["--last"])),
+            _ => return line.clone(),
+        };
+        let first = usize::from(mode == Mode::Exec);
+        let (gone, mut word) = (first..first + bound, 0..);
+        ROW.kept(line, |piece| match piece {
+            Piece::Word(_) => word.next().is_some_and(|at| !gone.contains(&at)),
+            option => !option.is(&["--last", "--all", "--include-non-interactive"]),
+        })
+    }
+
     fn begin(&self, line: &Line, with: &With, _session: Option<&str>) -> Vec<String> {
         let pieces = ROW.pieces(line);
         let (mode, words) = mode(&pieces);
@@ -265,6 +281,20 @@ mod tests {
             ("codex --version", Names::Nothing, false),
         ] {
             assert_eq!(Codex.read(&line(text), false), Reading { names, headless }, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fork_begins_by_a_line_that_names_no_session() {
+        for (text, wanted) in [
+            ("codex exec -m gpt-5 resume ID go", "codex exec -m gpt-5 go"),
+            ("codex exec resume --last -- go", "codex exec -- go"),
+            ("codex resume ID", "codex"),
+            ("codex fork --last hello", "codex hello"),
+            ("codex exec hello", "codex exec hello"),
+            ("codex exec -i a.png b.png -- hello", "codex exec -i a.png b.png -- hello"),
+        ] {
+            assert_eq!(Codex.unbound(&line(text)).tail, line(wanted).tail, "{text}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
+pub mod fork;
+
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
@@ -12,8 +14,8 @@ use outlast_core::{
     body,
     engine::{Actor, checkpoint},
     envelope::Unit,
-    journal::{Kind, State},
-    run::{Attempt, Record},
+    journal::{Entry, Kind, State},
+    run::{Attempt, NOBODYS, Origin, Record},
     store::{self, Ask as _, Durability, RunView, Store},
     words::{AttemptNo, RunNo, Seq, clock::random},
 };
@@ -69,6 +71,8 @@ pub struct Conduct {
     run_files: RunDirectory,
     files: PathBuf,
     transcripts: Option<PathBuf>,
+    /// Part of another run that the run shares; `None` for a run that is no fork.
+    origin: Option<Origin>,
     /// Name of the checkpoint in which the run stores the agent's session.
     key: checkpoint::Name,
     session: Option<Session>,
@@ -146,6 +150,7 @@ impl Conduct {
             directory: place.directory.to_owned(),
             files,
             run_files,
+            origin: view.run.origins.first().copied(),
             key: checkpoint::Name::default(),
             session: None,
             resumed: false,
@@ -194,6 +199,10 @@ impl Conduct {
         let iteration = attempts.iter().find(|a| a.no == actor.attempt).map_or(0, |a| a.iteration);
         self.key = session::key(self.name.as_deref(), iteration);
         self.session = session::find(store, self.run, &self.key)?;
+        let inherited = match self.origin {
+            Some(origin) => self.part(store, actor, origin, context).await?,
+            None => None,
+        };
         self.mend(store);
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
@@ -203,9 +212,12 @@ impl Conduct {
         if let (Some(before), Some(kept)) = (&before, &kept) {
             truth::give_back_unkept(store, self.run, before.no, kept).await?;
         }
+        let fork = self.origin.filter(|_| before.is_none());
         let Some(known) = goes_on else {
             if let Some(before) = &before {
                 self.tell_anew(store, actor, (before, kept.as_ref()), strays, env).await?;
+            } else if let (Some(origin), Some(theirs)) = (fork, inherited) {
+                self.tell_conversation(store, origin, &theirs.id, env)?;
             }
             let chosen = self.choose(store, actor, context).await?;
             let argv = self.adapter.begin(&self.line, &self.with, chosen.as_deref());
@@ -216,14 +228,23 @@ impl Conduct {
         let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
-        if let Some(before) = &before {
-            let of = SearchScope { kept: kept.as_ref(), ..self.searched(before.no, &known) };
+        if let Some(no) = before.as_ref().map(|before| before.no).or(fork.map(|_| NOBODYS)) {
+            let of = SearchScope { kept: kept.as_ref(), ..self.searched(no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
-            let mut resumption = Resumption::before(store, (self.run, actor.attempt), of.session)?;
+        }
+        if before.is_some() {
+            let mut resumption = Resumption::before(
+                store,
+                (self.run, actor.attempt),
+                self.searched(actor.attempt, &known).session,
+            )?;
             resumption.told(&told);
             self.resumption = Some(Arc::new(resumption));
         }
-        let note = note::words(&how, &told);
+        let note = match fork {
+            Some(origin) => note::words_of_fork(&self.point(store, origin)?, &told),
+            None => note::words(&how, &told),
+        };
         let about = match self.adapter.tells(&self.line) {
             true => in_flight(told.len()),
             false => untold(told.len()),
@@ -232,7 +253,8 @@ impl Conduct {
         if !self.reading.headless {
             self.leave_note(&note, env);
         }
-        self.with.model = self.model(store, &known)?;
+        let theirs = inherited.map(|theirs| theirs.id).filter(|_| fork.is_some());
+        self.with.model = self.model(store, fork, theirs.as_deref().unwrap_or(&known))?;
         let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
     }
@@ -253,19 +275,29 @@ impl Conduct {
     }
 
     /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
-    /// take another one.
-    fn model(&self, store: &dyn Store, session: &str) -> Result<Option<String>, store::Error> {
-        let entries = truth::newest_entries(store, self.run)?;
-        for call in
-            entries.iter().rev().filter(|e| e.kind == Kind::Call && e.state == State::Done).take(LOOK_AT)
-        {
+    /// take another one. `fork`: what a fork without calls of its own shares.
+    fn model(
+        &self,
+        store: &dyn Store,
+        fork: Option<Origin>,
+        session: &str,
+    ) -> Result<Option<String>, store::Error> {
+        let newest = match fork {
+            Some(origin) => fork::shared(store, self.run, origin)?,
+            None => truth::newest_entries(store, self.run)?
+                .into_iter()
+                .rev()
+                .filter(is_call)
+                .take(LOOK_AT)
+                .collect(),
+        };
+        for call in newest {
             let Some(body) = body::stored(store, self.run, call.seq)? else { continue };
             let request: Value = serde_json::from_slice(&body).unwrap_or_default();
             let is_its = request["metadata"]["user_id"].as_str().is_some_and(|id| id.contains(session));
             // Titles and the like are asked without tools.
-            let is_turn = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
             if is_its
-                && is_turn
+                && has_tools(&request)
                 && let Some(model) = self.adapter.model(&self.line, &request)
             {
                 return Ok(Some(model));
@@ -441,13 +473,17 @@ impl Conduct {
         let about = if takes_note { in_flight(told.len()) } else { untold(told.len()) };
         say(&format!("{} had kept no session{about}", self.adapter.name()));
         let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
-        let note = note::words_anew(&how, &told);
-        if has_hooks {
-            self.leave_note(&note, env);
-        } else if takes_note {
-            self.with.note = Some(note);
-        }
+        self.leave_note_anew(&note::words_anew(&how, &told), env);
         Ok(())
+    }
+
+    /// Leaves a note for a session that is begun anew: by a hook or else with the prompt, if the agent takes one.
+    fn leave_note_anew(&mut self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
+        if self.with.settings.is_some() {
+            self.leave_note(note, env);
+        } else if self.adapter.takes_note_anew(&self.line) {
+            self.with.note = Some(note.to_owned());
+        }
     }
 
     /// Writes the note into a file for a session that does not begin with a prompt of ours.
@@ -529,6 +565,15 @@ fn untold(calls: usize) -> String {
             render::amount::some(n as i64, "tool call")
         ),
     }
+}
+
+fn is_call(entry: &Entry) -> bool {
+    entry.kind == Kind::Call && entry.state == State::Done
+}
+
+/// Returns whether a request is a turn of a conversation with tools.
+fn has_tools(request: &Value) -> bool {
+    request["tools"].as_array().is_some_and(|tools| !tools.is_empty())
 }
 
 /// Returns whether an attempt made any call, paid or replayed.

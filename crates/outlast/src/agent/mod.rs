@@ -150,6 +150,13 @@ pub trait Adapter: Send + Sync {
     }
     /// Reads the session's choice and the mode off a command line. `piped`: standard output is no terminal.
     fn read(&self, line: &Line, piped: bool) -> Reading;
+    /// Returns the command line without the session that it names or would find. A fork begins by it: the session is its
+    /// origin's.
+    fn unbound(&self, line: &Line) -> Line {
+        let row = self.row();
+        let bound = [&row.begins, &row.resumes, &row.finds];
+        row.kept(line, |piece| !bound.iter().any(|options| piece.is(options)))
+    }
     /// Returns the arguments that begin a new session, with the id `session` if Outlast chose one.
     fn begin(&self, line: &Line, _with: &With, _session: Option<&str>) -> Vec<String> {
         line.with(line.tail.iter().cloned())
@@ -311,11 +318,14 @@ pub fn transcript_of(session: &str) -> Option<PathBuf> {
     built_in().into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
+/// Number of an id's first characters that Gemini CLI names a session's file by.
+const SHORT: usize = 8;
+
 /// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
     // Codex sorts its files by year, month and day; Claude Code, Gemini CLI and Qwen Code by project. Copilot CLI has a
     // directory for each session.
-    let short = format!("-{}", session.get(..8).unwrap_or(session));
+    let short = format!("-{}", session.get(..SHORT).unwrap_or(session));
     let is_its = |path: &Path| {
         let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".jsonl"));
         name.is_some_and(|name| {

@@ -10,11 +10,14 @@ const EXCERPT: usize = 400;
 /// Longest beginning, and longest end, of a result that the conversation has lost, in characters.
 const RESULT: usize = 1000;
 
+/// Most characters of a conversation that the note to a new session repeats: the newest.
+const CONVERSATION: usize = 16_000;
+
 /// Returns the note to the model of a resumed session. `how`: words for the end of the attempt before.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
     let began =
         format!("Your program ended ({how}) and was started again, in the same session and directory.");
-    told(&began, in_flight)
+    told(&began, "the crash", in_flight)
 }
 
 /// Returns the note to the model of a new session: the old conversation is lost, but its tools' effects are not. `how`:
@@ -23,17 +26,42 @@ pub fn words_anew(how: &str, in_flight: &[InFlight]) -> String {
     let began = format!(
         "Your program ended ({how}) before it had kept its session, and was started again, in the same directory."
     );
-    told(&began, in_flight)
+    told(&began, "the crash", in_flight)
 }
 
-fn told(began: &str, in_flight: &[InFlight]) -> String {
+/// Returns the note to the model of a fork's session. `of`: words for the run that it is a fork of, and for the point.
+pub fn words_of_fork(of: &str, in_flight: &[InFlight]) -> String {
+    told(
+        &format!(
+            "Your session is a copy, in a fork of {of}. What was done after that is no part of it, though files may show \
+             it: look at them before you rely on them."
+        ),
+        "that point",
+        in_flight,
+    )
+}
+
+/// Returns the note to the model of a fork that begins a new session. `conversation`: that of its origin.
+pub fn words_of_new_fork(of: &str, conversation: &str) -> String {
+    let left_out = conversation.chars().count().saturating_sub(CONVERSATION);
+    let newest: String = conversation.chars().skip(left_out).collect();
+    let cut = if left_out > 0 { "…" } else { "" };
+    format!(
+        "[Outlast] You are a fork of {of}. Your session is new; until then the conversation was:\n{cut}{newest}\n[Outlast] Go on \
+         with the task from there. What you did after that is no part of it, though files may show it: look before you \
+         repeat anything."
+    )
+}
+
+/// Returns a note that tells of tool calls. `end`: words for the moment before which they were started.
+fn told(began: &str, end: &str, in_flight: &[InFlight]) -> String {
     let mut out = format!("[Outlast] {began}");
     match in_flight {
         [] => out.push_str(" No tool call was in flight."),
         calls => {
             for call in calls {
                 out.push_str(&format!(
-                    "\nBefore the crash you had started: {} `{}`, at {} UTC; outcome: {}{}; check before repeating it.",
+                    "\nBefore {end} you had started: {} `{}`, at {} UTC; outcome: {}{}; check before repeating it.",
                     call.name,
                     excerpt(&call.input),
                     time::utc(call.asked_at),

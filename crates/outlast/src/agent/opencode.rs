@@ -52,30 +52,32 @@ impl Adapter for Opencode {
         // The session of `--attach` is kept by a server elsewhere.
         let names = if !ROW.converses(&pieces) {
             Names::Nothing
-        } else if has(&pieces, &["--fork", "-c", "--continue"]) {
+        } else if has(&pieces, &ROW.finds) {
             Names::Theirs
         } else {
-            value(&pieces, &["-s", "--session"]).map_or(Names::Theirs, Names::Resumed)
+            value(&pieces, &ROW.resumes).map_or(Names::Theirs, Names::Resumed)
         };
         Reading { names, headless: runs(&pieces) && !has(&pieces, &["-i", "--interactive"]) }
+    }
+
+    fn begin(&self, line: &Line, with: &With, _session: Option<&str>) -> Vec<String> {
+        let note = with.note.iter().filter(|_| self.takes_note_anew(line));
+        let end = (!line.tail.iter().any(|argument| argument == "--")).then(|| "--".to_owned());
+        let noted = note.flat_map(|note| end.iter().cloned().chain([note.clone()]));
+        line.with(line.tail.iter().cloned().chain(noted))
+    }
+
+    fn takes_note_anew(&self, line: &Line) -> bool {
+        runs(&ROW.pieces(line))
     }
 
     fn resume(&self, line: &Line, _with: &With, session: &str, note: &str) -> Vec<String> {
         let pieces = ROW.pieces(line);
         // Files came with the first prompt.
-        let gone = [
-            "-s",
-            "--session",
-            "-c",
-            "--continue",
-            "--fork",
-            "--prompt",
-            "-f",
-            "--file",
-            "--title",
-            "--command",
-        ];
-        let options = pieces.iter().filter(|p| p.word().is_none() && !p.is(&gone)).flat_map(Piece::words);
+        let gone = ["--prompt", "-f", "--file", "--title", "--command"];
+        let stays =
+            |p: &&Piece| p.word().is_none() && !p.is(&gone) && !p.is(&ROW.resumes) && !p.is(&ROW.finds);
+        let options = pieces.iter().filter(stays).flat_map(Piece::words);
         let mut out: Vec<String> = Vec::new();
         if runs(&pieces) {
             out.push("run".into());
@@ -189,6 +191,10 @@ mod tests {
             let line = line(text);
             assert_eq!(line.program, "opencode", "{text}");
             assert_eq!(Opencode.begin(&line, &With::default(), None).join(" "), text);
+            let with = With { note: Some("NOTE".into()), ..With::default() };
+            let noted = Opencode.begin(&line, &with, None).join(" ");
+            let is_noted = Opencode.takes_note_anew(&line);
+            assert_eq!(noted, if is_noted { format!("{text} -- NOTE") } else { text.into() });
             let had = Opencode.resume(&line, &With::default(), ID, "NOTE").join(" ").replace(ID, "ID");
             assert_eq!(had, resumed, "{text}");
             assert_eq!(Opencode.tells(&line), resumed.contains("NOTE"), "{text}");

@@ -123,6 +123,22 @@ impl Row {
             && !has(pieces, &self.sessionless)
     }
 
+    /// Returns the command line with those pieces that `stays` keeps.
+    pub fn kept(&self, line: &Line, stays: impl FnMut(&Piece) -> bool) -> Line {
+        // Words behind `--` stay there. An option with many values before other words would take them, too.
+        let end = line.tail.iter().position(|argument| argument == "--").unwrap_or(line.tail.len());
+        let (before, behind) = line.tail.split_at(end);
+        let all = line::pieces(before, |name| self.options.takes(name));
+        let count = all.len();
+        let mut pieces: Vec<Piece> = all.into_iter().filter(stays).collect();
+        if pieces.len() == count {
+            return line.clone();
+        }
+        pieces.sort_by_key(|piece| piece.is(&self.options.many));
+        let tail = pieces.iter().flat_map(Piece::words).chain(behind.iter().cloned());
+        Line { tail: tail.collect(), ..line.clone() }
+    }
+
     /// Returns who chooses the session, where Outlast can choose its id.
     pub fn names(&self, pieces: &[Piece]) -> Names {
         if !self.converses(pieces) {

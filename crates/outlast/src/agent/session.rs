@@ -7,7 +7,7 @@ use outlast_core::{
     engine::{Actor, Checkpoint, checkpoint::Name},
     journal::{Kind, Payload, Role},
     store::{self, Ask as _, Durability, Sought, Store},
-    words::{AttemptNo, RunNo, Slot},
+    words::{AttemptNo, RunNo, Seq, Slot},
 };
 use outlast_server::door::Seen;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -40,6 +40,16 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
     newest(store, run, key)
 }
 
+/// Returns the session that a fork's agent has from the fork's origin, as of entry `point`; `None` if there was none.
+pub fn inherited(
+    store: &dyn Store,
+    run: RunNo,
+    key: &str,
+    point: Seq,
+) -> Result<Option<Session>, store::Error> {
+    newest_of(store, run, Sought { upto: point, ..Sought::done(Kind::Checkpoint, key) })
+}
+
 /// Returns the JSON value of a run's newest checkpoint of this name; `None` if there is none. Errors: those of the store;
 /// `Corrupt` if the value cannot be read.
 pub(super) fn newest<T: DeserializeOwned>(
@@ -47,9 +57,17 @@ pub(super) fn newest<T: DeserializeOwned>(
     run: RunNo,
     key: &str,
 ) -> Result<Option<T>, store::Error> {
-    let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
+    newest_of(store, run, Sought::done(Kind::Checkpoint, key))
+}
+
+fn newest_of<T: DeserializeOwned>(
+    store: &dyn Store,
+    run: RunNo,
+    sought: Sought,
+) -> Result<Option<T>, store::Error> {
+    let Some(entry) = store.newest(run, &sought)? else { return Ok(None) };
     let corrupt =
-        |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
+        |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {}: {e}", sought.key) };
     let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };
     let bytes = kept.decode().map_err(|e| corrupt(&e))?;
     serde_json::from_slice(&bytes).map(Some).map_err(|e| corrupt(&e))

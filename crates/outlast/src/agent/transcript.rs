@@ -16,12 +16,14 @@ use std::{
 use outlast_core::{
     engine::{Actor, Checkpoint, Whole, checkpoint::Name},
     journal::{Kind, Payload, Role},
+    run::Origin,
     store::{self, Ask as _, Durability, Sought, Store},
-    words::{Digest, RunNo, Seq, Slot},
+    words::{Digest, Micros, RunNo, Seq, Slot, calendar},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::session;
+use super::{SHORT, session};
 use crate::disk::{beside, write_new};
 
 /// Interval at which the session's files are checked for new lines.
@@ -87,17 +89,92 @@ impl Kept {
                 let value = serde_json::to_vec(&known).unwrap_or_default();
                 self.save(store, actor, self.key(), &value).await?;
             }
-            let mut before = newest.filter(|_| from > 0).map(|(seq, ..)| seq.0);
-            for (at, chunk) in new.chunks(CHUNK).enumerate() {
-                let part = Part { offset: from + at * CHUNK, len: chunk.len(), before };
-                let mut value = serde_json::to_vec(&part).unwrap_or_default();
-                value.push(b'\n');
-                value.extend_from_slice(chunk);
-                before = Some(self.save(store, actor, self.key_of(&name), &value).await?.0);
-                all += chunk.len();
-            }
+            let before = newest.filter(|_| from > 0).map(|(seq, ..)| seq.0);
+            self.add(store, actor, &name, (from, before), new).await?;
+            all += new.len();
         }
         Ok(all)
+    }
+
+    /// Stores what a file has gained behind the byte `from`, where the part `before` ends.
+    async fn add(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        name: &str,
+        (from, mut before): (usize, Option<i64>),
+        new: &[u8],
+    ) -> Result<(), store::Error> {
+        for (at, chunk) in new.chunks(CHUNK).enumerate() {
+            let part = Part { offset: from + at * CHUNK, len: chunk.len(), before };
+            let mut value = serde_json::to_vec(&part).unwrap_or_default();
+            value.push(b'\n');
+            value.extend_from_slice(chunk);
+            before = Some(self.save(store, actor, self.key_of(name), &value).await?.0);
+        }
+        Ok(())
+    }
+
+    /// Stores a copy of this session under the id `new`, as the session was at the fork's point `origin`. `moved`: the
+    /// directories that origin and fork work in. Returns the new session; `None` if the store has no copy of this one.
+    ///
+    /// The copies go into the fork's journal: from there [`Kept::mend`] writes the files.
+    pub async fn copy_as_of(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        (origin, new): (Origin, &str),
+        moved: (&str, &str),
+    ) -> Result<Option<Kept>, store::Error> {
+        let (theirs, own) =
+            (Kept { run: origin.run, ..self.clone() }, Kept { session: new.into(), ..self.clone() });
+        let end = End::of(store, origin)?;
+        let mut names: Vec<(String, String)> = Vec::new();
+        // The session's own file last: with it, the session is there.
+        for name in theirs.list(store)?.into_iter().rev() {
+            let named = renamed(&own.named(&name, &self.session), moved.0, moved.1);
+            if named == name {
+                return Ok(None);
+            }
+            names.push((name, named));
+        }
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let list: Vec<&String> = names.iter().map(|(_, named)| named).collect();
+        self.save(store, actor, own.key(), &serde_json::to_vec(&list).unwrap_or_default()).await?;
+        let quoted = |id: &str| format!("\"{id}\"");
+        for (name, named) in &names {
+            let lines = rewritten(&self.as_of(store, name, &theirs, (origin.seq, end))?, moved.0, moved.1);
+            // Only a whole string is the id: texts that name a file of the origin's still lead there.
+            let lines = match std::str::from_utf8(&lines) {
+                Ok(text) => text.replace(&quoted(&self.session), &quoted(new)).into_bytes(),
+                Err(_) => lines,
+            };
+            own.add(store, actor, named, (0, None), &lines).await?;
+        }
+        Ok(Some(own))
+    }
+
+    /// Reads a file as it was at a fork's point: the copies up to there and, of later copies of the origin's, the lines
+    /// before the end.
+    fn as_of(
+        &self,
+        store: &dyn Store,
+        name: &str,
+        theirs: &Kept,
+        (point, end): (Seq, End),
+    ) -> Result<Vec<u8>, store::Error> {
+        let known = self.newest_part(store, name)?;
+        let mut bytes = self.since(store, name, None)?;
+        let mut len = bytes.len();
+        // A fork of an older Outlast went on in its origin's session, and has copies of its own.
+        if known.is_none_or(|known| known <= point) {
+            bytes.extend(theirs.since(store, name, known)?);
+        }
+        let later = bytes[len..].split_inclusive(|b| *b == b'\n');
+        len += later.take_while(|line| end.has(line)).map(<[u8]>::len).sum::<usize>();
+        Ok(whole_lines(&bytes[..len]).to_owned())
     }
 
     /// Checks the session's files against their copies, and puts back those that are damaged or gone. Returns the files
@@ -126,7 +203,7 @@ impl Kept {
             if found.as_ref().is_some_and(|bytes| bytes.len() >= end && is_sound(bytes)) {
                 continue;
             }
-            let mut copy = self.restore(store, &name)?;
+            let mut copy = self.since(store, &name, None)?;
             if let Some(more) = found.as_ref().and_then(|bytes| bytes.strip_prefix(copy.as_slice())) {
                 let sound = more.split_inclusive(|b| *b == b'\n').take_while(|line| is_sound(line)).flatten();
                 copy.extend(whole_lines(&sound.copied().collect::<Vec<u8>>()));
@@ -137,22 +214,29 @@ impl Kept {
         Ok(out)
     }
 
-    /// Reads a file's copy from its parts.
-    fn restore(&self, store: &dyn Store, name: &str) -> Result<Vec<u8>, store::Error> {
-        let mut parts = Vec::new();
-        let mut next = self.newest(store, name)?;
-        while let Some((_, part, bytes)) = next {
+    /// Reads from its parts what a file's copy has gained since the part `after`; all of it without one. Nothing if the
+    /// file was written anew since.
+    fn since(&self, store: &dyn Store, name: &str, after: Option<Seq>) -> Result<Vec<u8>, store::Error> {
+        let (mut parts, mut at) = (Vec::new(), self.newest_part(store, name)?);
+        while let Some(seq) = at.filter(|_| at > after) {
+            let (_, part, bytes) = self.part(store, name, seq)?;
             parts.push(bytes);
-            next = part.before.map(|seq| self.part(store, name, Seq(seq))).transpose()?;
+            at = part.before.map(Seq);
+        }
+        if at != after {
+            parts.clear();
         }
         parts.reverse();
         Ok(parts.concat())
     }
 
     fn newest(&self, store: &dyn Store, name: &str) -> Result<Option<(Seq, Part, Vec<u8>)>, store::Error> {
+        self.newest_part(store, name)?.map(|seq| self.part(store, name, seq)).transpose()
+    }
+
+    fn newest_part(&self, store: &dyn Store, name: &str) -> Result<Option<Seq>, store::Error> {
         let key = self.key_of(name);
-        let entry = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))?;
-        entry.map(|entry| self.part(store, name, entry.seq)).transpose()
+        Ok(store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))?.map(|entry| entry.seq))
     }
 
     fn part(&self, store: &dyn Store, name: &str, seq: Seq) -> Result<(Seq, Part, Vec<u8>), store::Error> {
@@ -192,6 +276,12 @@ impl Kept {
         });
         let name = |path: PathBuf| Some(path.strip_prefix(&self.directory).ok()?.to_str()?.to_owned());
         [own.clone()].into_iter().chain(of_agents.map(|entry| entry.path())).filter_map(name).collect()
+    }
+
+    /// Returns the name of another session's file as this session's.
+    fn named(&self, name: &str, other: &str) -> String {
+        let short = |id: &str| format!("-{}.jsonl", id.get(..SHORT).unwrap_or(id));
+        name.replace(other, &self.session).replace(&short(other), &short(&self.session))
     }
 
     fn key(&self) -> Name {
@@ -248,6 +338,53 @@ pub fn moved(run: &mut Whole, from: &str, to: &str) {
             ends.insert(name, part.offset + part.len);
         }
     }
+}
+
+/// End of what a fork has of its origin's session.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// Moment at which the fork's point was done. A person's next prompt comes after it.
+    done: Micros,
+    /// Moment at which the next entry began.
+    next: Micros,
+}
+
+impl End {
+    fn of(store: &dyn Store, origin: Origin) -> Result<End, store::Error> {
+        let done =
+            store.entry(origin.run, origin.seq)?.and_then(|entry| entry.closed_at).unwrap_or(Micros(0));
+        let mut end = End { done, next: origin.at };
+        let mut next = Seq(origin.seq.0 + 1);
+        while let Some(entry) = store.entry(origin.run, next)? {
+            if entry.kind != Kind::Checkpoint && entry.opened_at >= done {
+                end.next = end.next.min(entry.opened_at);
+                break;
+            }
+            next = Seq(next.0 + 1);
+        }
+        Ok(end)
+    }
+
+    /// Returns whether a fork has this line. One that does not say when it was written belongs to those
+    /// before it.
+    fn has(&self, line: &[u8]) -> bool {
+        let Ok(read) = serde_json::from_slice::<Value>(line) else { return true };
+        let Some(at) = read["timestamp"].as_str().and_then(calendar::parse_rfc3339) else { return true };
+        at < self.next && (at < self.done || !is_prompt(&read))
+    }
+}
+
+/// Returns whether a session's line is what a person, or Outlast, says to the model. Tools' results may have the same kind.
+fn is_prompt(line: &Value) -> bool {
+    let is_said = match line["type"].as_str() {
+        Some("user" | "user.message") => true,
+        Some("response_item") => line["payload"]["role"] == "user",
+        Some("event_msg") => line["payload"]["type"] == "user_message",
+        _ => false,
+    };
+    let pieces = line["message"]["content"].as_array().or(line["message"]["parts"].as_array());
+    let is_result = |piece: &Value| piece["type"] == "tool_result" || piece.get("functionResponse").is_some();
+    is_said && !pieces.is_some_and(|pieces| pieces.iter().any(is_result))
 }
 
 /// Returns the name of a session's file where its program works in another directory: Claude Code and Qwen Code name a

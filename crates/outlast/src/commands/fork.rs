@@ -14,7 +14,10 @@ use outlast_core::{
 use outlast_view::Fork;
 
 use super::prelude::*;
-use crate::files::{Files, history::History, of_run};
+use crate::{
+    agent::conduct::fork::session_words,
+    files::{Files, history::History, of_run},
+};
 
 /// Give the point where a run is now a name, to fork it from there
 #[derive(Args, Clone, Debug)]
@@ -94,7 +97,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     let mut files = Files::open(context, &view.run.id, &there, works_in, false)?;
     files.bring(store, &[snapshot])?;
     let restored = files.put_down(snapshot)?;
-    let no = forked(store, by, args, page)?;
+    let no = forked(store, by, args, context, page)?;
     let mut fork = find::view(store, no)?;
     match (&mut fork.spec.files, &mut fork.spec.command) {
         (Some(kept), _) => kept.directory = Some(directory),
@@ -113,11 +116,17 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
 }
 
 /// Creates a fork, prints it and returns its number.
-pub fn fork(args: &ForkArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
-    forked(store, by, args, page).map(drop)
+pub fn fork(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
+    forked(store, by, args, context, page).map(drop)
 }
 
-fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<RunNo, CliError> {
+fn forked(
+    store: &dyn Store,
+    by: &str,
+    args: &ForkArgs,
+    context: &Context,
+    page: &mut Page,
+) -> Result<RunNo, CliError> {
     let view = meant(store, &args.run)?;
     let point = match (args.at, &args.from_snapshot) {
         (Some(at), _) => Point::Seq(Seq(at)),
@@ -143,6 +152,9 @@ fn forked(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Resu
     let shared = some(origin.seq.0, "entry");
     let was = if started.created { "" } else { ", which is there already" };
     page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", called(&view)))?;
+    if let Some(words) = session_words(&view, &context.around) {
+        page.line(&format!("  {words}"))?;
+    }
     if has_command {
         page.line(&format!("  → outlast resume {word}"))?;
     }

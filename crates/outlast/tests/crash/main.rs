@@ -17,6 +17,7 @@ mod cut_off;
 mod declared_agents;
 mod files;
 mod fleet;
+mod forked_sessions;
 mod guardian;
 mod guards;
 mod hosts;

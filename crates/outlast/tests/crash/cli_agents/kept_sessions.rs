@@ -80,14 +80,14 @@ fn claude_is_damaged(damage: Damage) {
 
 fn codex_is_damaged(damage: Damage) {
     let (program, bed) = (cli("codex"), bed());
-    let run = bed.start(codex(&bed, &program));
+    let script = model("exec_command", "cmd", When::After.command(), 2);
+    let run = bed.start(codex(&bed, &program, script));
     let pid = agent_of(&bed);
     is_damaged(&bed, run, pid, ".codex/sessions", damage);
     finished(&bed, 1, "ended by Outlast", ".codex/sessions");
 }
 
-fn codex(bed: &Bed, program: &Path) -> std::process::Command {
-    let script = model("exec_command", "cmd", When::After.command(), 2);
+fn codex(bed: &Bed, program: &Path, script: String) -> std::process::Command {
     let mut command = run(bed, &["--", text(program), "exec", "--skip-git-repo-check", "-m", "gpt-5"]);
     command.args(["-s", "danger-full-access", "-c"]);
     command.arg(format!("developer_instructions={}", serde_json::Value::from(script))).arg("do it once");
@@ -102,4 +102,36 @@ fn claude_code_goes_on_although_its_sessions_are_gone_or_cut() {
 #[test]
 fn codex_goes_on_although_its_sessions_are_gone_or_cut() {
     each_damage(codex_is_damaged);
+}
+
+/// Forks a run that is completed, and checks that the fork's model has the conversation, in a session of its own.
+fn is_forked(bed: &Bed, run: std::process::Command, below: &str) {
+    bed.run(run).code(0);
+    let origin = conversations(bed, below).pop().unwrap();
+    let whole = fs::read(&origin).unwrap();
+    let is_call = |e: &&serde_json::Value| e["kind"] == "call" && e["state"] == "done";
+    let last = bed.journal("r").iter().rfind(is_call).unwrap()["seq"].to_string();
+    bed.does(&["fork", "r", "--at", &last, "--id", "f"]).code(0).tells(&["in a session of its own"]);
+    let mut resume = bed.outlast(&["resume", "f"]);
+    resume.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
+    bed.run(resume).code(0).tells(&["has a session of its own", "goes on in its session"]);
+    assert_eq!(fs::read(&origin).unwrap(), whole);
+    let sessions = conversations(bed, below);
+    assert_eq!(sessions.len(), 2, "{sessions:?}");
+    assert!(super::last_asked(bed, bed.paid() - 1).contains("in a fork of the run r"));
+    let own = sessions.into_iter().find(|path| *path != origin).unwrap();
+    let own = fs::read_to_string(own).unwrap();
+    assert!(own.contains("said once") && own.contains("in a fork of the run r"), "{own}");
+}
+
+#[test]
+fn claude_codes_fork_goes_on_in_a_session_of_its_own() {
+    let (program, bed) = (cli("claude"), bed());
+    is_forked(&bed, claude(&bed, &program, "mock: reply said once", &[]), ".claude/projects");
+}
+
+#[test]
+fn codexs_fork_goes_on_in_a_session_of_its_own() {
+    let (program, bed) = (cli("codex"), bed());
+    is_forked(&bed, codex(&bed, &program, "mock: reply said once".into()), ".codex/sessions");
 }

@@ -1,0 +1,149 @@
+//! Session of a fork's agent: its own, made from its origin's as that was at the fork's point.
+
+use std::{collections::BTreeMap, ffi::OsString};
+
+use outlast_core::{
+    engine::Actor,
+    journal::Entry,
+    reads::called::called,
+    run::{NOBODYS, Origin, Record},
+    store::{self, Ask as _, Durability, RunView, Store},
+    words::{RunNo, Seq, clock::random},
+};
+use outlast_server::{api::read::exchange::Exchange, dialect::conversation::Turn};
+use serde_json::Value;
+
+use super::{
+    super::{
+        Choice, Names, note,
+        session::{self, Session},
+    },
+    Conduct, LOOK_AT, has_tools, is_call,
+};
+use crate::{
+    agent,
+    program::{context::Context, say::say},
+    render::talk,
+    settings::surroundings::Surroundings,
+};
+
+/// Returns what becomes of the conversation of a run's agent in a fork of the run, in words; `None` for a run of no
+/// agent that is known.
+pub fn session_words(view: &RunView, around: &Surroundings) -> Option<String> {
+    let command = view.spec.command.as_ref()?;
+    let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
+    let (adapter, line) = agent::find(&choice, &command.argv, around).ok()??;
+    let (name, keeps) = (adapter.name(), view.run.policy.record == Record::All);
+    if adapter.read(&line, true).names == Names::Nothing {
+        return None;
+    }
+    let takes_note = adapter.has_hooks(&line) || adapter.takes_note_anew(&line);
+    Some(match (keeps && adapter.transcripts(around).is_some(), keeps && takes_note) {
+        (true, _) => format!("{name} goes on in a session of its own, as of there"),
+        (false, true) => format!("{name} begins a new session, and is told the conversation up to there"),
+        (false, false) => format!("{name} begins a new session, without the conversation up to there"),
+    })
+}
+
+impl Conduct {
+    /// Gives the agent of a fork a session of its own: a copy of its origin's as of the fork's point or, where that is not
+    /// kept, a new one. Nothing is written into the origin's. Returns the session that the agent had there.
+    ///
+    /// Durable when it returns. The copy's files are written from the journal, so a kill leaves the session whole.
+    pub(super) async fn part(
+        &mut self,
+        store: &dyn Store,
+        actor: Actor,
+        origin: Origin,
+        context: &Context,
+    ) -> Result<Option<Session>, store::Error> {
+        // A script names sessions that it has begun itself.
+        if self.name.is_none() || self.session.is_some() {
+            self.line = self.adapter.unbound(&self.line);
+            self.reading = self.adapter.read(&self.line, self.with.piped);
+        }
+        let inherited = session::inherited(store, self.run, &self.key, origin.seq)?;
+        let Some(theirs) = inherited.clone().filter(|s| !s.spoiled && Some(s) == self.session.as_ref())
+        else {
+            return Ok(inherited);
+        };
+        let id = session::uuid(random(context.entropy.as_ref()));
+        let directory =
+            |view: &RunView| view.spec.command.as_ref().map(|c| c.directory.clone()).unwrap_or_default();
+        let works_in =
+            |run| Ok::<_, store::Error>(store.run(run)?.as_ref().map(directory).unwrap_or_default());
+        let moved = (works_in(origin.run)?, works_in(self.run)?);
+        let own = match self.kept() {
+            Some(kept) => match kept.copy_as_of(store, actor, (origin, &id), (&moved.0, &moved.1)).await {
+                Err(e @ store::Error::Corrupt { .. }) => {
+                    say(&format!("the session {} cannot be copied: {e}", theirs.id));
+                    None
+                }
+                copied => copied?,
+            },
+            None => None,
+        };
+        let session = match &own {
+            Some(own) => Session { id: own.session.clone(), spoiled: false },
+            None => Session { spoiled: true, ..theirs },
+        };
+        store.ask(session::keep(actor, self.key.clone(), &session), Durability::Synced).await?;
+        self.session = Some(session);
+        if let Some(own) = own {
+            let (name, seq) = (self.adapter.name(), origin.seq);
+            say(&format!("{name} has a session of its own, a copy of its origin's as of entry {seq}"));
+            // What cannot be written is told with the next check.
+            drop(own.mend(store));
+        }
+        Ok(inherited)
+    }
+
+    /// Returns words for the point at which a fork leaves its origin.
+    pub(super) fn point(&self, store: &dyn Store, origin: Origin) -> Result<String, store::Error> {
+        let run = store.run(origin.run)?.map_or_else(|| format!("#{}", origin.run), |view| called(&view));
+        Ok(format!("the run {run}, as of its entry {}", origin.seq))
+    }
+
+    /// Gives the model of a fork, whose session is new, the conversation up to the fork's point, read off the requests that
+    /// are shared. `session`: the session that the agent had there.
+    pub(super) fn tell_conversation(
+        &mut self,
+        store: &dyn Store,
+        origin: Origin,
+        session: &str,
+        env: &mut BTreeMap<OsString, OsString>,
+    ) -> Result<(), store::Error> {
+        let (name, seq) = (self.adapter.name().to_owned(), origin.seq);
+        let of = self.searched(NOBODYS, session);
+        let mut turns = Vec::new();
+        for call in shared(store, self.run, origin)? {
+            let exchange = Exchange::read(store, call)?;
+            let is_its = |body: &Value| of.session.is_none_or(|id| body.to_string().contains(id));
+            if exchange.body().is_some_and(|body| is_its(&body) && (turns.is_empty() || has_tools(&body))) {
+                let whole: Vec<Turn> = exchange.turns().into_iter().chain(exchange.answered()).collect();
+                if whole.len() > turns.len() {
+                    turns = whole;
+                }
+            }
+        }
+        let has_hooks = self.with.settings.is_some();
+        if turns.is_empty() || !has_hooks && !self.adapter.takes_note_anew(&self.line) {
+            say(&format!(
+                "{name} begins a new session, without the conversation up to entry {seq} of its origin"
+            ));
+            return Ok(());
+        }
+        say(&format!(
+            "{name} begins a new session, and is told the conversation up to entry {seq} of its origin"
+        ));
+        let told: Vec<String> = turns.iter().flat_map(talk::lines).collect();
+        self.leave_note_anew(&note::words_of_new_fork(&self.point(store, origin)?, &told.join("\n")), env);
+        Ok(())
+    }
+}
+
+/// Returns the newest calls that a fork shares, the newest first.
+pub(super) fn shared(store: &dyn Store, run: RunNo, origin: Origin) -> Result<Vec<Entry>, store::Error> {
+    let entries = (1..=origin.seq.0).rev().map(|seq| store.entry(run, Seq(seq)));
+    entries.filter_map(Result::transpose).filter(|e| e.as_ref().map_or(true, is_call)).take(LOOK_AT).collect()
+}
