@@ -46,9 +46,9 @@ mod tests {
             "größe 日本 🦀",
         ] {
             for shell in ["sh", "bash"] {
-                let script = format!("{}printf '%s|' \"$V\"", export("V", value));
+                let script = format!("{}printf '%s|' \"$V\" {}", export("V", value), word(value));
                 let out = Command::new(shell).args(["-c", &script]).output().unwrap();
-                assert_eq!(String::from_utf8(out.stdout).unwrap(), format!("{value}|"), "{shell}");
+                assert_eq!(String::from_utf8(out.stdout).unwrap(), format!("{value}|{value}|"), "{shell}");
             }
         }
     }
