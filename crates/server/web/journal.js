@@ -32,7 +32,7 @@ export function marks(e) {
   if (call.estimated) found.push("estimated");
   if (call.overrun_nano_usd) found.push(`overrun ${usd(call.overrun_nano_usd)}`);
   if (call.http_status >= 400) found.push(`http ${call.http_status}`);
-  if (call.error) found.push(call.error);
+  if (call.error) found.push(call.error === "upstream_no_answer" ? "sent, no answer: may be paid" : call.error);
   if (e.act?.about) found.push(e.act.what === "raise" ? change(e.act.about) : e.act.about);
   if (e.item?.reset_by) found.push(`reset by ${e.item.reset_by}`);
   if (e.approval?.decision) {

@@ -12,7 +12,7 @@ pub enum Broken {
     #[error("the upstream cannot be reached; nothing was sent")]
     Unreachable,
     /// The request was sent, and no answer began. It may have been billed.
-    #[error("the upstream did not answer; the call stays charged at its reservation")]
+    #[error("the request was sent and not answered: it may be paid, and stays charged at its reservation")]
     NoAnswer,
     /// The upstream's answer began and was cut off.
     #[error("the upstream's answer broke off")]

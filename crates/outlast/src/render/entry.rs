@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use outlast_core::{
+    call::Broken,
     envelope::{Amounts, unit::MOST_PER_CALL},
     journal::{ApprovalId, CallDetail, Entry, Kind, State},
     words::Micros,
@@ -232,7 +233,8 @@ fn marks(e: &Entry) -> Vec<String> {
         marks.push(format!("http {status}"));
     }
     if let Some(error) = &call.error {
-        marks.push(error.clone());
+        let is_unanswered = error == Broken::NoAnswer.code();
+        marks.push(if is_unanswered { "sent, no answer: may be paid".into() } else { error.clone() });
     }
     marks
 }

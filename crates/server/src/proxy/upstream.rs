@@ -172,8 +172,9 @@ impl Pool {
     /// Posts a call as [`Pool::send`] does, over another connection if its server had closed this one while it was
     /// unused. `connected` is called when a new connection is made, which may be long before the response.
     ///
-    /// A connection was closed while it was unused if an answer came over it before, and it ends at once, without a byte
-    /// of this one. Any other failure leaves the call in doubt, and the journal records that.
+    /// A connection was closed while it was unused if an answer came over it before, it ends at once, without a byte of
+    /// this one, and its server takes a new one. Any other failure leaves the call in doubt, and the journal records that:
+    /// a server that takes none may have died with the call in its hands.
     pub async fn call(
         &self,
         url: &str,
@@ -181,13 +182,15 @@ impl Pool {
         body: Bytes,
         connected: impl Fn(),
     ) -> Result<Response<Incoming>, SendFailed> {
+        let mut lost = None;
         loop {
             let began = Instant::now();
             let sent = self.try_send(Method::POST, url, headers.clone(), body.clone(), &connected).await;
-            match sent {
+            match (sent, lost.take()) {
                 // Each such try uses up a connection that was kept.
-                Err((SendFailed::Lost(_), true)) if began.elapsed() < STALE => {}
-                sent => return sent.map_err(|(e, _)| e),
+                (Err((SendFailed::Lost(text), true)), _) if began.elapsed() < STALE => lost = Some(text),
+                (Err((SendFailed::Unreachable(..), _)), Some(text)) => return Err(SendFailed::Lost(text)),
+                (sent, _) => return sent.map_err(|(e, _)| e),
             }
         }
     }

@@ -90,7 +90,7 @@ async fn converse(
 }
 
 /// One request with its body, by its content length.
-async fn read_request(stream: &mut TcpStream) -> Option<String> {
+pub async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut all = Vec::new();
     let mut buffer = [0; 16 << 10];
     loop {

@@ -19,11 +19,12 @@ use outlast_server::{
     dialect::Upstream,
     door::{Config, Provider, Seen},
 };
+use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     client::{Api, every, ways},
     rig::{Rig, Server, limit, until},
-    scripted::{Scripted, Then, json},
+    scripted::{Scripted, Then, json, read_request},
 };
 
 const ANSWER: &str = r#"{"id":"1","model":"gpt-4o-mini","choices":[{"message":{"content":"hi"}}],
@@ -299,6 +300,32 @@ async fn a_call_on_a_connection_that_was_closed_unused_is_sent_over_a_new_one() 
     }
     assert_eq!(server.states("r"), [State::Done; 4]);
     assert_eq!((server.envelope("r").spent[Unit::Calls], upstream.requests().len()), (4, 4));
+}
+
+// Bug: a call that its provider took and died with was told as "not reached", and held by no budget.
+// Cause: its connection had given an answer before, so that the call was sent again, and that try found nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_its_upstream_dies_with_stays_in_doubt_though_a_further_try_finds_nobody() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let server = before(&rig, &base).await;
+    let upstream = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_request(&mut stream).await.unwrap();
+        stream.write_all(json(200, ANSWER).as_bytes()).await.unwrap();
+        read_request(&mut stream).await.unwrap();
+        drop(listener);
+    };
+    let asks = async {
+        Api::Chat.says("first").to(&server).await.ok();
+        Api::Chat.says("second").to(&server).await
+    };
+    let ((), answer) = tokio::join!(upstream, asks);
+    assert_eq!(answer.code(), "upstream_no_answer");
+    let entry = server.closed("r", 2).await;
+    assert_eq!((entry.state, tries(&entry)), (State::Unknown, vec![]));
+    assert!(server.envelope("r").doubt.cost() > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
