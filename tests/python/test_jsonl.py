@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import outlast
-from outlast import JsonlStore, resume_or_start
+from outlast import JsonlStore, identity, resume_or_start
 from conftest import outlast_program
 from jsonl_bed import DOCUMENTS, WHOLE, bed, unsynced  # noqa: F401
 
@@ -93,6 +93,22 @@ def test_a_job_killed_at_each_of_its_calls_pays_once_for_each_result(life, home)
     again = {f"document {at}": n for at, n in Counter((0, 1, 250, 250, 499)).items()}
     assert {doc: n - 1 for doc, n in calls.items() if n > 1} == again
     assert len(done.stdout.splitlines()) == 500
+
+
+# Bug: a file's job whose process was killed read "running" until another command had looked at its store.
+def test_that_the_process_of_a_files_job_is_dead_is_seen_by_whoever_looks_first(life, home):
+    path = home / "runs" / "enrich-docs.jsonl"
+
+    def told(*args):
+        return json.loads(subprocess.run([outlast_program(), *args, "--json"], check=True, capture_output=True, text=True).stdout)
+
+    assert life(SEED, 5).returncode == -9
+    assert told("inspect", path)["status"] == "interrupted"
+    assert life(SEED, 7).returncode == -9
+    # An item that a dead process had is free.
+    assert told("retry", path, "--key", identity.digest("document 7").hex())["reset"]
+    assert life(SEED, 9).returncode == -9
+    assert outlast.job("enrich-docs-2026-05-24", store=f"{path}.outlast.db").status == "interrupted"
 
 
 def test_an_input_that_raised_runs_again_and_those_before_it_do_not(bed):

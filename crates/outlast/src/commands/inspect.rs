@@ -9,7 +9,7 @@ use outlast_core::{
 use outlast_process::identity;
 use outlast_view::{Job, end_words};
 
-use super::{export::exception, jobs, prelude::*};
+use super::{Needs, export::exception, jobs, prelude::*};
 use crate::render::story;
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
@@ -66,7 +66,7 @@ pub fn inspect_file(args: &InspectArgs, context: &Context, page: &mut Page) -> R
     if !jsonl::record(&path).exists() {
         return inspect_lines(&path, args, page);
     }
-    let store = context.beside(&path).open(false, Default::default())?;
+    let store = Needs::Record(&args.job).open(context)?;
     inspect(args, Desk { store: &*store, by: "", context, page, wait: &mut |_| {} })
 }
 

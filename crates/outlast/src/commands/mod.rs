@@ -214,7 +214,7 @@ pub enum Needs<'a> {
     StoreOrNew,
     /// The store as it is.
     AsItIs,
-    /// The record beside a file of results, as it is.
+    /// The record beside a file of results, after [`strays::look_after`].
     Record(&'a str),
 }
 
@@ -492,8 +492,8 @@ impl Needs<'_> {
             (needs, None) => context.open(needs == Needs::StoreOrNew, Default::default())?,
         };
         match self {
-            Needs::Store | Needs::StoreOrNew => strays::look_after(&*store, context),
-            Needs::AsItIs | Needs::Record(_) => {}
+            Needs::Store | Needs::StoreOrNew | Needs::Record(_) => strays::look_after(&*store, context),
+            Needs::AsItIs => {}
         }
         Ok(store)
     }

@@ -91,6 +91,8 @@ class Store:
 
     def get(self, id: str) -> RunView:
         """The run as the store has it. Claims nothing. Errors: `UnknownRun`."""
+        # A process of this machine that was killed is seen at once.
+        self._engine.sweep()
         return RunView.parse(self._engine.view(id))
 
     def close(self) -> None:
