@@ -11,6 +11,7 @@ use outlast_core::{
     engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
     envelope::{Limits, PerUnit, Refusal},
     journal::{ItemRow, Kind},
+    reads::unheld,
     run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
     store::{Ask as _, Durability, Error, Page, RunView, Sought},
@@ -239,6 +240,14 @@ impl Engine {
             _ => return Ok(None),
         };
         Ok(Some((status.name(), why.code.clone(), why.message(), refused_hint(&why, id.as_str()))))
+    }
+
+    /// Returns lines for people about what no limit of the run holds. Errors: `UnknownRun`.
+    fn unheld(&self, py: Python<'_>, id: &str) -> PyResult<Vec<String>> {
+        self.shared.read(py, |core| {
+            let view = Self::view_of(core, id)?;
+            Ok::<_, Failure>(unheld::lines(&*core.store, &view)?)
+        })
     }
 
     /// Returns all recorded items of a job, by key.

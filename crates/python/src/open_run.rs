@@ -8,8 +8,12 @@ use outlast::{
     program::error::CliError,
 };
 use outlast_core::{
-    engine::{Actor, Admission, Change, Op},
+    engine::{
+        Actor, Admission, Change, Op,
+        checkpoint::{Checkpoint, Name},
+    },
     envelope::Refusal,
+    journal::Payload,
     run::token,
     store::{Ask as _, Durability},
     words::{RunId, Seq, Slot},
@@ -182,6 +186,15 @@ impl OpenRun {
     /// Saves a value under a name, of which the newest value counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
         self.does(Deed::SaveCheckpoint { name, value: encode(py, value)? })
+    }
+
+    /// Notes, in words, that requests of the run passed Outlast by. Synced.
+    fn note_unmetered(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        let (core, (actor, slot)) = (self.shared.core()?, self.actor());
+        let note =
+            Checkpoint { actor, slot, name: Name::unmetered(), value: Payload::encode(text.as_bytes()) };
+        py.detach(|| core.store.ask(note, Durability::Synced).wait()).map(drop).map_err(Failure::from)?;
+        Ok(())
     }
 
     /// Counts a turn of the agent's loop, once per key. Returns the count. Synced.

@@ -50,6 +50,11 @@ impl Name {
     pub fn files() -> Name {
         Name::own("files")
     }
+
+    /// Returns the name of the checkpoints that tell, in words, of requests that passed Outlast by.
+    pub fn unmetered() -> Name {
+        Name::own("unmetered")
+    }
 }
 
 impl Deref for Name {

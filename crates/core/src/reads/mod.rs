@@ -19,6 +19,7 @@ pub mod rows;
 pub mod runs;
 pub mod spend;
 pub mod tightest;
+pub mod unheld;
 pub mod waits;
 pub mod whole;
 

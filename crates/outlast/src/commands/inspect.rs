@@ -4,7 +4,10 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use outlast_core::{
     journal::{ItemRow, job::Standing},
-    reads::lives::{self, Drivers, Loss},
+    reads::{
+        lives::{self, Drivers, Loss},
+        unheld,
+    },
 };
 use outlast_process::identity;
 use outlast_view::{Job, end_words};
@@ -120,6 +123,8 @@ struct JobReport {
     /// For each attempt: the number of results, and the highest input index among them.
     by_attempt: BTreeMap<i64, (i64, i64)>,
     failures: Vec<Failure>,
+    /// Lines about what no limit of the job holds.
+    unheld: Vec<String>,
     now: Micros,
 }
 
@@ -165,6 +170,7 @@ impl JobReport {
             done: Vec::new(),
             by_attempt: BTreeMap::new(),
             failures: Vec::new(),
+            unheld: unheld::lines(store, &view)?,
             now: store.now()?,
             job,
             view,
@@ -246,6 +252,9 @@ impl JobReport {
         };
         let calls = some(e.spent[Unit::Calls], "call");
         page.line(&format!("  {} usd for {calls}{doubt}", usd(e.spent.cost())))?;
+        for line in &self.unheld {
+            page.line(&format!("  {}", look::clean_line(line, usize::MAX)))?;
+        }
         let (active, wall) = self.times();
         let lives = story::lives(&self.attempts);
         page.line(&format!("  {} in {lives}, {} since it began", time::span(active), time::span(wall)))?;
@@ -334,6 +343,8 @@ shape! {
         #[serde(skip_serializing_if = "Option::is_none")]
         attempts: Option<Vec<ShownAttempt>> =
             args.attempts.then(|| report.attempts.iter().map(|a| ShownAttempt::new(report, a)).collect());
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        unheld: Vec<String> = report.unheld.clone();
         failures: Vec<FailedItem> = report.failures.iter().map(FailedItem::new).collect();
     }
 }

@@ -1,6 +1,9 @@
 //! `outlast jobs`: lists the batch jobs, newest first. `outlast retry`: has items of one run again.
 
-use outlast_core::reads::items::{self, Again};
+use outlast_core::reads::{
+    items::{self, Again},
+    unheld,
+};
 
 use super::prelude::*;
 
@@ -41,18 +44,35 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliEr
     let mut jobs = store.runs(&RunFilter { jobs: true, limit, ..RunFilter::default() })?;
     let more = jobs.len() > args.limit;
     jobs.truncate(args.limit);
+    let unheld = jobs.iter().map(|view| unheld::lines(store, view)).collect::<Result<Vec<_>, _>>()?;
     if page.look.json {
-        let jobs: Vec<view::Run> = jobs.iter().map(|view| view::Run::new(view, now)).collect();
+        let jobs: Vec<Listed> =
+            jobs.iter().zip(unheld).map(|(view, unheld)| Listed::new(view, unheld, now)).collect();
         return Ok(page.json(&json!({ "jobs": jobs, "more": more }))?);
     }
     if jobs.is_empty() {
         return Ok(page.line(&format!("no jobs in {}", store.place()))?);
     }
     page.text(&table(&jobs, now).render(page.look, 0))?;
+    for (view, lines) in jobs.iter().zip(&unheld) {
+        for line in lines {
+            page.line(&look::clean_line(&format!("{}: {line}", name(view)), usize::MAX))?;
+        }
+    }
     if more {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
     }
     Ok(())
+}
+
+shape! {
+    /// Job as `outlast jobs --json` lists it.
+    Listed(view: &RunView, lines: Vec<String>, now: Micros) {
+        #[serde(flatten)] run: view::Run = view::Run::new(view, now);
+        /// Lines about what no limit of the job holds.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        unheld: Vec<String> = lines;
+    }
 }
 
 fn table(jobs: &[RunView], now: Micros) -> Table {

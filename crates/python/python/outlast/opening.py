@@ -159,6 +159,8 @@ class RunHandle:
     _keeps_files = False
     # Whether the task that opens the run was cancelled meanwhile.
     _unwanted = False
+    # The request, in words, that was seen to pass Outlast by.
+    _past: str | None = None
     # Attempt that was left. Steps under way in it are still recorded; new ones cannot begin.
     _left: _native.OpenRun | None = None
 
@@ -198,6 +200,11 @@ class RunHandle:
             own: Any = self.view().raw["charges"]
             self._below = above[0] in own[1:]
         return self._below
+
+    @property
+    def _past_of(self) -> "RunHandle":
+        """The handle that keeps what passed Outlast by: of an item, its job's."""
+        return self
 
     def view(self) -> RunView:
         """The run as the store has it now."""

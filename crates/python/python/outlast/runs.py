@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import Any, Awaitable, Callable, TypeVar, overload
 
-from . import _native, approvals, codec, scope
+from . import _native, approvals, codec, passing, scope
 from .errors import NoRun, RunHalted, StopRequested
 from .identity import identity
 from .opening import RunHandle, RunSpec, Store
@@ -84,6 +84,7 @@ class Run(RunHandle):
         self._leave(_how(kind), quiet=kind is not None)
 
     def _enter_scope(self) -> None:
+        passing.watch()
         self.steps.beside = Beside()
         self._tokens.append(scope.variable.set(scope.Current(self)))
 

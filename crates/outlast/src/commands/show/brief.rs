@@ -220,13 +220,14 @@ impl Story {
         out.extend(budget::left(&self.view, self.now));
         out.extend(self.plans.iter().flat_map(Shown::lines));
         let told = [
+            "unmetered",
+            "unpriced",
             "replayed",
             "re-bought",
             "waited",
             "in doubt",
             "in flight",
             "overrun",
-            "unpriced",
             "unread",
             "unbacked",
         ];

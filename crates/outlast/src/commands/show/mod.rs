@@ -16,6 +16,7 @@ use outlast_core::{
         called::called_now,
         lives::{self, Drivers},
         room::told_with_above,
+        unheld,
     },
     run::Run,
     store::ApprovalFilter as Filter,
@@ -107,6 +108,8 @@ struct Story {
     servers: Option<ServerNames>,
     /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
+    /// Line about requests that passed Outlast by; `None` without one.
+    unmetered: Option<String>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool_line::ToolLine>,
     /// What the run changed in its files; `None` if none are kept, or nothing was changed.
@@ -160,6 +163,7 @@ impl Story {
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
             files: changed_files(store, &view)?,
+            unmetered: unheld::unmetered(store, no)?,
             tax: Tax::of(&resume_tax::of_restarts(store, &view, &journal.restarts)?),
             journal,
             evidence,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::{envelope::Amounts, run::attempt};
+use outlast_core::{envelope::Amounts, reads::unheld, run::attempt};
 
 use super::{
     super::{plan::Shown, prelude::*},
@@ -90,7 +90,10 @@ impl Story {
         }
         if self.journal.calls.doubt_count > 0 || e.doubt.cost() > 0 {
             let count = some(self.journal.calls.doubt_count, "call");
-            out.push(format!("in doubt  {} usd held for {count} of unknown outcome", usd(e.doubt.cost())));
+            out.push(format!(
+                "in doubt  {} usd held for {count} without an answer, which may be paid",
+                usd(e.doubt.cost())
+            ));
         }
         let live = e.live(Unit::CostNanoUsd);
         if state(State::Open) > 0 {
@@ -104,10 +107,8 @@ impl Story {
             let count = some(self.journal.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
         }
-        if self.journal.calls.unpriced > 0 {
-            let count = some(self.journal.calls.unpriced, "call");
-            out.push(format!("unpriced  {count}: what has no known price is in no sum"));
-        }
+        out.extend(self.unmetered.clone());
+        out.extend(unheld::unpriced(self.journal.calls.unpriced));
         if self.journal.calls.tried_again > 0 {
             let count = some(self.journal.calls.tried_again, "time");
             out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));

@@ -56,6 +56,9 @@ shape! {
         upstream_retries: i64 = calls.tried_again;
         estimated_calls: i64 = calls.estimated;
         unpriced_calls: i64 = calls.unpriced;
+        /// Line about requests that passed Outlast by.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unmetered: Option<String> = s.unmetered.clone();
         #[serde(flatten)] overrun: Overrun = Overrun::new(calls.overrun.cost());
         overrun_tokens: i64 = calls.overrun.tokens();
         #[serde(flatten)] unbacked: Unbacked = Unbacked::new(calls.unbacked.cost());

@@ -197,7 +197,7 @@ class Core:
         self.engine.expect_items(self.run._no, self.stats.total)
         for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
-        self.meter = Meter(self.run, self.fn, options.meters, plan.done)
+        self.meter = Meter(self.run, options.meters, plan.done)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
         # The store's end drains what still runs.
         self.store._batches.add(self)
@@ -345,7 +345,7 @@ class Core:
                 self.width.went_well(time.monotonic())
             self._arrive(result)
             # Skipped and failed items may not have made a call. Under the lock, so that nothing begins before the answer is known.
-            unmetered = self.meter.item_done(f"item {key!r}") if standing == "done" else None
+            unmetered = self.meter.item_done(f"item {key!r}", self.open_run) if standing == "done" else None
             if unmetered is not None:
                 self.stop(unmetered)
 

@@ -99,6 +99,7 @@ class ItemRun(Run):
         self._no = job._no
         self._parent = job._parent
         self._below = job._is_child
+        self._job = job
         self._lock = threading.RLock()
         self._state = "open"
         self._open_run = open_run
@@ -114,6 +115,10 @@ class ItemRun(Run):
     @property
     def _identity(self) -> str:
         return f"{self.id}\0{self._scope}"
+
+    @property
+    def _past_of(self) -> JobRun:
+        return self._job
 
     @property
     def _is_async(self) -> bool:  # type: ignore[override]

@@ -82,6 +82,12 @@ class Job(Tabular):
         job = self.view().raw["job"]
         return {standing: job[standing] for standing in _STANDINGS}
 
+    @property
+    def unheld(self) -> list[str]:
+        """Lines about what no limit of the job holds: requests that passed Outlast by, and calls without a price. Empty if
+        nothing of the kind was seen."""
+        return self._engine.unheld(self.id)
+
     def items(self, status: str | None = None) -> Iterator[Item]:
         """The items, in the order in which they were first claimed, read page by page. `status` picks those of one status."""
         if status is not None and status not in _STANDINGS:
@@ -123,7 +129,7 @@ class Job(Tabular):
     def _words(self) -> str:
         view, counts = self.view(), self.counts
         parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
-        return ", ".join([view.status, *parts, f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd"])
+        return ", ".join([view.status, *parts, f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd", *self.unheld])
 
     def __repr__(self) -> str:
         return f"<outlast.Job {self.id}: {self._words()}>"

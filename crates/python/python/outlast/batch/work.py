@@ -11,6 +11,7 @@ from typing import Any, Sequence
 from .. import _native, codec, scope
 from ..effects import Do, Process, Work, beside
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
+from ..passing import watch
 from ..retry import header, status_of
 from ..scope import Changes
 from ..steps import life
@@ -186,6 +187,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         error: BaseException | None = None
         text, has_returned = "", False
         try:
+            watch()
             returned = yield call
             has_returned = True
             text = codec.encode(returned)

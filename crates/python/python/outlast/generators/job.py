@@ -18,6 +18,7 @@ from .. import _native, codec, scope
 from ..effects import Do, Process, drive, drive_async
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
 from ..metering import Meter
+from ..passing import watch
 from ..say import say, warn
 from ..steps import life
 from . import opening
@@ -116,7 +117,7 @@ class GeneratorJob:
         if total is not None:
             self._engine.expect_items(self.run._no, total)
         budget = self._spec.budget
-        self._meter = Meter(self.run, self._spec.fn, budget is not None and budget._meters, len(self._record.rows))
+        self._meter = Meter(self.run, budget is not None and budget._meters, len(self._record.rows))
 
     # --- one result
 
@@ -251,7 +252,7 @@ class GeneratorJob:
         yield _native.record_item(open_run, taken.seq, "done", text.encode())
         self._used += 1
         self._write(taken.index, text, open_run.attempt, _now_us())
-        unmetered = self._meter.item_done(f"input {taken.index}")
+        unmetered = self._meter.item_done(f"input {taken.index}", open_run)
         if unmetered is not None:
             raise unmetered
         return codec.decode(text)
@@ -342,6 +343,7 @@ class GeneratorJob:
         return self.started
 
     def _resumed(self) -> Any:
+        watch()
         token = scope.variable.set(self._scope())
         try:
             return next(self.generator(), END)
@@ -349,6 +351,7 @@ class GeneratorJob:
             scope.variable.reset(token)
 
     async def _resumed_async(self) -> Any:
+        watch()
         token = scope.variable.set(self._scope())
         try:
             return await anext(self.generator(), END)
