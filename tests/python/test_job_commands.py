@@ -5,6 +5,7 @@ import json
 import subprocess
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -88,6 +89,23 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
     for _ in range(2):
         batch(rt, range(3), fn).wait()
     assert "  1 dead: it failed in 3 starts; ValueError: no text\n    input 1 (1)\n" in command("inspect", "j")
+
+
+# Bug: a batch that ended with failures said nothing; `inspect` listed one cause for each of them, by their numbers; and a
+# traceback began with frames of this package.
+def test_failures_are_told_at_the_end_grouped_by_cause_and_without_frames_of_ours(rt, command, capfd):
+    def fn(i):
+        if i % 10 == 7:
+            raise ValueError(f"no text in doc-{i}")
+        return i
+
+    out = batch(rt, range(40), fn).wait()
+    assert f"job j: 36 of 40 items done, 4 failed, 0.00 usd: `outlast inspect j --store {rt.place}` tells why" in capfd.readouterr().err
+    assert "  4 failed: ValueError: no text in doc-7\n    input 7 (7), 17 (17), 27 (27), … 1 more" in command("inspect", "j")
+    frames = traceback.extract_tb(out.failed[0].error.__traceback__)
+    assert [frame.name for frame in frames] == ["fn"]
+    batch(rt, range(4), lambda i: i, job="whole").wait()
+    assert "tells why" not in capfd.readouterr().err
 
 
 def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_rest_takes(rt, command):

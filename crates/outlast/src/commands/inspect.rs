@@ -287,14 +287,18 @@ impl JobReport {
 
     /// Prints the failures by cause, the most frequent first, each with some of its inputs.
     fn print_causes(&self, page: &mut Page) -> Result<(), CliError> {
-        let mut causes: BTreeMap<(&str, String), Vec<&ItemRow>> = BTreeMap::new();
+        let mut causes: BTreeMap<(&str, String), Vec<&Failure>> = BTreeMap::new();
         for failure in &self.failures {
-            let cause = (failure.row.detail.standing.name(), failure.why());
-            causes.entry(cause).or_default().push(&failure.row);
+            let cause = (failure.row.detail.standing.name(), masked(&failure.why()));
+            causes.entry(cause).or_default().push(failure);
         }
-        let mut causes: Vec<_> = causes.into_iter().collect();
-        causes.sort_by_key(|(_, rows)| Reverse(rows.len()));
-        for ((standing, why), rows) in causes.iter().take(SHORT) {
+        let mut causes: Vec<_> =
+            causes.into_iter().map(|((standing, _), failed)| (standing, failed)).collect();
+        causes.sort_by_key(|(_, failed)| Reverse(failed.len()));
+        for (standing, failed) in causes.iter_mut().take(SHORT) {
+            failed.sort_by_key(|failure| failure.row.detail.index);
+            let rows: Vec<&ItemRow> = failed.iter().map(|failure| &failure.row).collect();
+            let why = failed.first().map(|failure| failure.why()).unwrap_or_default();
             let input = |row: &&ItemRow| format!("{} ({})", row.detail.index, cut(&look::clean(&row.key)));
             let inputs: Vec<String> = rows.iter().take(FEW).map(input).collect();
             let more = rows.len().saturating_sub(FEW);
@@ -374,6 +378,19 @@ shape! {
     }
 }
 
+/// Returns a text with each number as `#`: numbers differ between items that failed of one cause.
+fn masked(why: &str) -> String {
+    let mut out = String::new();
+    for c in why.chars() {
+        match c.is_ascii_digit() {
+            true if out.ends_with('#') => {}
+            true => out.push('#'),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
 /// Returns the gaps in the sorted `done` below its highest index, each as its first and last index.
 fn ranges(done: &[i64]) -> Vec<(i64, i64)> {
     let mut next = 0;
@@ -407,6 +424,12 @@ fn gaps(done: &[i64], all: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_that_differ_in_numbers_are_of_one_cause() {
+        assert_eq!(masked(": ValueError: no text in doc-107"), ": ValueError: no text in doc-#");
+        assert_eq!(masked("at 0x7f1"), "at #x#f#");
+    }
 
     #[test]
     fn gaps_are_told_as_ranges() {

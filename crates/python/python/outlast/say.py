@@ -28,6 +28,15 @@ def is_terminal() -> bool:
         return False
 
 
+def without_own_frames(error: BaseException) -> BaseException:
+    """The exception of a function that the package called, as the function raised it: the package's frames above it tell nobody
+    anything. One of the package's own keeps them."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Gives a warning that names the innermost line of code outside the package."""
     level, frame = 1, sys._getframe()

@@ -14,7 +14,7 @@ from ..budget import NANO
 from ..effects import Do
 from ..errors import OUTAGES, Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
 from ..metering import Meter
-from ..opening import RunSpec, Store
+from ..opening import RunSpec, Store, typed
 from ..say import say
 from ..steps import life
 from . import plan as plans, progress
@@ -430,6 +430,8 @@ class Core:
         except Exception as e:
             if self.error is None:
                 self.error = e
+        if whole and self.stats.failed + self.stats.dead:
+            say(typed(self.engine, f"job {self.run.id}: {self.words()}: `outlast inspect {self.run.id}` tells why"))
         with self.lock:
             self.read_cost()
             self._show(last=True)

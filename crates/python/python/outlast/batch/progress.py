@@ -131,6 +131,7 @@ def line(stats: Stats, before: int, spent_before: float) -> str:
     parts = [f"{stats.ended:,} of {stats.total:,}", f"{rate:.1f}/s", left, f"{stats.done:,} done"]
     parts += [f"{stats.cached:,} cached"] if stats.cached else []
     parts += [f"{stats.failed + stats.dead:,} failed"] if stats.failed + stats.dead else []
+    parts += [f"{stats.skipped:,} skipped"] if stats.skipped else []
     if stats.cost_usd > 0:
         whole = stats.cost_usd
         if worked:

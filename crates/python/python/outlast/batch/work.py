@@ -13,6 +13,7 @@ from ..effects import Do, Process, Work, beside
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
 from ..passing import watch
 from ..retry import header, status_of
+from ..say import without_own_frames
 from ..scope import Changes
 from ..steps import life
 from .core import Core
@@ -192,7 +193,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
             has_returned = True
             text = codec.encode(returned)
         except Exception as e:
-            error = e
+            error = without_own_frames(e)
         finally:
             # Sealed, so that later writes of a late thread raise: they would commit with nothing.
             changed = changes.seal()
