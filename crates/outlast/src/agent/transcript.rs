@@ -377,7 +377,7 @@ impl End {
 /// Returns whether a session's line is what a person, or Outlast, says to the model. Tools' results may have the same kind.
 fn is_prompt(line: &Value) -> bool {
     let is_said = match line["type"].as_str() {
-        Some("user" | "user.message") => true,
+        Some("user" | "user.message" | "queue-operation") => true,
         Some("response_item") => line["payload"]["role"] == "user",
         Some("event_msg") => line["payload"]["type"] == "user_message",
         _ => false,
@@ -511,6 +511,27 @@ mod tests {
         }
         assert_eq!(whole_lines(b"a\nb"), b"a\n");
         assert_eq!(whole_lines(b"ab"), b"");
+    }
+
+    #[test]
+    fn a_fork_has_what_was_written_before_its_end_and_no_later_prompt() {
+        let at = |text: &str| calendar::parse_rfc3339(text).unwrap();
+        let end = End { done: at("2026-11-27T15:00:10Z"), next: at("2026-11-27T15:00:20Z") };
+        let result = r#""message":{"content":[{"type":"tool_result"}]}"#;
+        for (second, line, wanted) in [
+            (9, r#""type":"user""#, true),
+            (10, r#""type":"user""#, false),
+            (10, r#""type":"queue-operation""#, false),
+            (10, r#""type":"response_item","payload":{"role":"user"}"#, false),
+            (10, r#""type":"response_item","payload":{"role":"assistant"}"#, true),
+            (10, &format!(r#""type":"user",{result}"#), true),
+            (19, r#""type":"assistant""#, true),
+            (20, r#""type":"assistant""#, false),
+        ] {
+            let line = format!(r#"{{"timestamp":"2026-11-27T15:00:{second:02}.000Z",{line}}}"#);
+            assert_eq!(end.has(line.as_bytes()), wanted, "{line}");
+        }
+        assert!(end.has(br#"{"type":"user"}"#), "it does not say when");
     }
 
     #[test]
