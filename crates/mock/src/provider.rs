@@ -323,20 +323,17 @@ impl Counts {
 /// Returns the call that this turn of the script makes, if tools are offered and not all calls have their
 /// results.
 fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<Option<ToolCall>, Refusal> {
-    let Some(call) = script.tools.get(results) else { return Ok(None) };
+    let Some(turn) = script.tools.get(results) else { return Ok(None) };
     let offered = request.tools();
     let nameless = request.nameless_tools();
     if offered.is_empty() && nameless.is_empty() {
         return Ok(None);
     }
-    if !offered.contains(&call.name) {
+    turn.call(&offered).map(Some).map_err(|wanted| {
         let beside =
             if nameless.is_empty() { String::new() } else { format!(", and without a name {nameless:?}") };
-        let message =
-            format!("the script's next tool is {:?}, the request offers {offered:?}{beside}", call.name);
-        return Err(Refusal::bad(message));
-    }
-    Ok(Some(call.clone()))
+        Refusal::bad(format!("the script's next tool {wanted}, the request offers {offered:?}{beside}"))
+    })
 }
 
 pub(super) async fn collect(body: Incoming) -> Result<Bytes, Refusal> {

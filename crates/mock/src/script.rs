@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mock: tool NAME {"json": "args"}` | the nth such line is the nth assistant turn, if the request offers tools |
 //! | `mock: tool NAMESPACE/NAME {…}` | the same, of a tool that the Responses API offers in a namespace |
+//! | `mock: run COMMAND` | the same, of the tool that the request offers for shell commands, whatever the agent calls it |
 //! | `mock: unless "WORDS" tool NAME {…}` | the same, unless a user message of the request has these words, outside of its `mock:` lines; every line can begin so |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
@@ -21,7 +22,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use http::StatusCode;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 
 use super::options::{self, FixedUsage};
 
@@ -31,13 +32,47 @@ const MAX_TOKENS: usize = 100_000;
 /// The `mock:` lines of one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Script {
-    pub tools: Vec<ToolCall>,
+    pub tools: Vec<Turn>,
     pub reply: Option<String>,
     pub tokens: Option<usize>,
     pub usage: Option<FixedUsage>,
     pub searches: u64,
     pub latency: Option<Duration>,
     pub fault: Option<Fault>,
+}
+
+/// What one turn of the assistant does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Call(ToolCall),
+    /// Runs a shell command.
+    Run(String),
+}
+
+/// Tools by which known agents run shell commands.
+const SHELLS: [&str; 6] = ["exec_command", "shell_command", "shell", "Bash", "bash", "run_shell_command"];
+
+impl Turn {
+    /// Returns the call of the turn, of one of the tools that are offered. Errors: what is wanted, in words.
+    pub fn call(&self, offered: &[String]) -> Result<ToolCall, String> {
+        let is_offered = |name: &str| offered.iter().any(|tool| tool == name);
+        match self {
+            Turn::Call(call) if is_offered(&call.name) => Ok(call.clone()),
+            Turn::Call(call) => Err(format!("is {:?}", call.name)),
+            Turn::Run(command) => {
+                let name = SHELLS.into_iter().find(|name| is_offered(name));
+                let name = name.ok_or_else(|| format!("runs a command, by one of {SHELLS:?}"))?;
+                let args = match name {
+                    "exec_command" => json!({ "cmd": command }),
+                    "shell" => json!({ "command": ["bash", "-lc", command] }),
+                    // Some want to be told what it is for.
+                    "Bash" | "bash" => json!({ "command": command, "description": "scripted" }),
+                    _ => json!({ "command": command }),
+                };
+                Ok(ToolCall { name: name.into(), args: args.to_string() })
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +142,9 @@ impl Script {
 
     fn follow(&mut self, verb: &str, rest: &str) -> Result<(), Cow<'static, str>> {
         match verb {
-            "tool" => self.tools.push(tool(rest).ok_or("tool NAME {json object}")?),
+            "tool" => self.tools.push(Turn::Call(tool(rest).ok_or("tool NAME {json object}")?)),
+            "run" if rest.is_empty() => return Err("run COMMAND".into()),
+            "run" => self.tools.push(Turn::Run(rest.into())),
             "reply" => match &mut self.reply {
                 Some(reply) => {
                     reply.push('\n');
@@ -133,7 +170,7 @@ impl Script {
             "silent" => self.fault = Some(Fault::Silent),
             _ => {
                 return Err(
-                    "tool, reply, tokens, search, usage, latency, status, limit, truncate, garbage, hang, linger or silent"
+                    "tool, run, reply, tokens, search, usage, latency, status, limit, truncate, garbage, hang, linger or silent"
                         .into(),
                 );
             }
@@ -183,7 +220,7 @@ mod tests {
         let text = "do it\n  mock: tool bash {\"cmd\": \"ls\"}\nnot mock: hang\nmock: tool done\n\
                     mock: reply all\nmock: reply done {n}\nmock: tokens 7\nmock: status 503 2";
         let script = Script::read(text, |_| false).unwrap();
-        let call = |name: &str, args: &str| ToolCall { name: name.into(), args: args.into() };
+        let call = |name: &str, args: &str| Turn::Call(ToolCall { name: name.into(), args: args.into() });
         assert_eq!(script.tools, [call("bash", r#"{"cmd": "ls"}"#), call("done", "{}")]);
         assert_eq!(script.reply.as_deref(), Some("all\ndone {n}"));
         assert_eq!(script.tokens, Some(7));
@@ -191,6 +228,24 @@ mod tests {
         let limit = Script::read("mock: limit 5h 2", |_| false).unwrap().fault;
         assert_eq!(limit, Some(Fault::Limit(Duration::from_secs(5 * 3600), Some(2))));
         assert_eq!(Script::read("no lines here", |_| false), Ok(Script::default()));
+    }
+
+    // Bug: a demo with Codex ran no command: the script's tool was not one that its default model offers.
+    #[test]
+    fn a_command_is_run_by_the_tool_that_is_offered_for_it() {
+        let script = Script::read("mock: run make \"all\"", |_| false).unwrap();
+        let check = |offered: &[&str], wanted: Option<(&str, &str)>| {
+            let offered: Vec<String> = offered.iter().map(|name| (*name).to_owned()).collect();
+            let call = script.tools[0].call(&offered).ok();
+            let told = call.as_ref().map(|call| (call.name.as_str(), call.args.as_str()));
+            assert_eq!(told, wanted, "{offered:?}");
+        };
+        check(&["update_plan", "exec_command"], Some(("exec_command", r#"{"cmd":"make \"all\""}"#)));
+        check(&["shell"], Some(("shell", r#"{"command":["bash","-lc","make \"all\""]}"#)));
+        check(&["shell_command"], Some(("shell_command", r#"{"command":"make \"all\""}"#)));
+        check(&["Read", "Bash"], Some(("Bash", r#"{"command":"make \"all\"","description":"scripted"}"#)));
+        check(&["read_file"], None);
+        assert!(Script::read("mock: run", |_| false).is_err());
     }
 
     #[test]
