@@ -1,7 +1,8 @@
 //! Outages of upstreams, as the calls of one process find them.
 //!
 //! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
-//! the third 5xx in a row. Any other answer ends it, and where no connection was made, the first one that is made.
+//! the third 5xx in a row. Any other answer to a try that was sent since ends it, and where no connection was made, the
+//! first one that is made. An answer to an older try tells nothing: what was in flight may end well while all else fails.
 //! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
 //! a probe that hangs keeps nobody else from asking.
 
@@ -47,7 +48,8 @@ struct Failing {
     cause: Cause,
     /// Number of the upstream's failures in a row.
     failures: u32,
-    is_outage: bool,
+    /// Monotonic time at which the outage began, in milliseconds; `None` if there is none.
+    out_since_ms: Option<u64>,
     /// Number of pauses in this outage so far.
     pauses: u32,
     /// End of the current pause, in monotonic milliseconds.
@@ -75,18 +77,18 @@ impl Outages {
         let failing = self.failing.entry(*way).or_insert(Failing {
             cause,
             failures: 0,
-            is_outage: false,
+            out_since_ms: None,
             pauses: 0,
             next_ms: 0,
             probe: None,
         });
         failing.cause = cause;
         failing.failures = failing.failures.saturating_add(1);
-        failing.is_outage |= cause.is_certain() || failing.failures >= FAILURES;
-        failing.release(who);
-        if !failing.is_outage {
-            return None;
+        if cause.is_certain() || failing.failures >= FAILURES {
+            failing.out_since_ms.get_or_insert(now_ms);
         }
+        failing.release(who);
+        failing.out_since_ms?;
         // Calls that fail together are one failure.
         if now_ms >= failing.next_ms {
             let most = (FIRST_MS << failing.pauses.min(20)).min(longest);
@@ -98,20 +100,27 @@ impl Outages {
         Some(failing.next_ms - now_ms)
     }
 
-    /// Notes that the upstream answered. Returns whether that ended an outage.
-    pub fn answered(&mut self, way: &Digest) -> bool {
-        self.failing.remove(way).is_some_and(|failing| failing.is_outage)
+    /// Notes that the upstream answered a try that was sent at `sent_ms`. Returns whether that ended an outage.
+    pub fn answered(&mut self, way: &Digest, sent_ms: u64) -> bool {
+        let is_older = |failing: &Failing| failing.out_since_ms.is_some_and(|since| sent_ms < since);
+        match self.failing.get(way) {
+            Some(failing) if is_older(failing) => false,
+            _ => self.failing.remove(way).is_some_and(|failing| failing.out_since_ms.is_some()),
+        }
     }
 
     /// Notes that a connection to the upstream was made. Returns whether that ended an outage.
     pub fn connected(&mut self, way: &Digest) -> bool {
-        self.failing.get(way).is_some_and(|failing| failing.cause.is_no_connection()) && self.answered(way)
+        self.failing.get(way).is_some_and(|failing| failing.cause.is_no_connection())
+            && self.answered(way, u64::MAX)
     }
 
     /// Lets `who` go if there is no outage, or as the probe of one. Errors: the cause, and the milliseconds after which
     /// to ask again.
     pub fn may_go(&mut self, way: &Digest, who: Probe, now_ms: u64) -> Result<(), (Cause, u64)> {
-        let Some(failing) = self.failing.get_mut(way).filter(|f| f.is_outage) else { return Ok(()) };
+        let Some(failing) = self.failing.get_mut(way).filter(|f| f.out_since_ms.is_some()) else {
+            return Ok(());
+        };
         match &failing.probe {
             Some(lent) if lent.to == who => Ok(()),
             Some(lent) if now_ms < lent.until_ms => Err((failing.cause, LOOK_MS)),
@@ -183,11 +192,23 @@ mod tests {
         let mut outages = Outages::new(60_000);
         let fails = |outages: &mut Outages| outages.failed(&U, call(1), Cause::Failing(500), 0);
         assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
-        assert!(!outages.answered(&U), "two failures were no outage");
+        assert!(!outages.answered(&U, 0), "two failures were no outage");
         assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
         assert!(fails(&mut outages).is_some());
-        assert!(outages.answered(&U));
+        assert!(outages.answered(&U, 0));
         assert_eq!(outages.may_go(&U, call(1), 0), Ok(()));
+    }
+
+    // Bug: "answers again" was said of calls that had been in flight when the outage began, again and again. Cause: any
+    // answer ended an outage.
+    #[test]
+    fn an_answer_to_a_try_that_was_sent_before_the_outage_does_not_end_it() {
+        let mut outages = Outages::new(60_000);
+        outages.failed(&U, call(1), Cause::NoConnection, 100);
+        assert!(!outages.answered(&U, 99) && outages.may_go(&U, call(2), 100).is_err());
+        outages.failed(&U, call(1), Cause::NoConnection, 900);
+        assert!(outages.answered(&U, 800), "sent since it began, whatever failed later");
+        assert_eq!(outages.may_go(&U, call(2), 900), Ok(()));
     }
 
     #[test]
@@ -233,7 +254,7 @@ mod tests {
             Err((Cause::Lost, LOOK_MS)),
             "no longer its place"
         );
-        assert!(outages.answered(&U));
+        assert!(outages.answered(&U, 0));
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn a_night_is_told_with_what_died_what_waited_and_what_was_committed() {
     let outage = Outage { upstream: "anthropic".into(), cause: Cause::Failing(529) };
     store.run_verb(AwaitProvider { run: done, outage }, Durability::Synced).unwrap();
     clock.advance_ms(30 * 60_000);
-    let answered = ProviderAnswered { run: done, upstream: "anthropic".into() };
+    let answered = ProviderAnswered { run: done, upstream: "anthropic".into(), sent_ago_ms: 0 };
     store.run_verb(answered, Durability::Synced).unwrap();
     end(done, second, Exit { code: Some(0), ..Exit::default() }, Then::Complete);
     end(stuck, claim(stuck), Exit::default(), Then::Interrupt { by_person: false });
@@ -126,7 +126,7 @@ fn an_outage_is_told_with_its_newest_cause_and_its_begin_while_it_lasts() {
     let told = "openai says that the quota has ended (429) since 23:13:20, out since 22:13:20; 2 runs waited";
     assert_eq!(outage(), told);
     // A death of whoever waited ends no outage.
-    let answered = ProviderAnswered { run: b, upstream: "openai".into() };
+    let answered = ProviderAnswered { run: b, upstream: "openai".into(), sent_ago_ms: 0 };
     let dies = |instance| {
         let heartbeat_seen = store.instance(instance).unwrap().unwrap().heartbeat;
         let dead = DeclareDead { instance, heartbeat_seen, left: false, heir: None };

@@ -139,7 +139,7 @@ impl Scene {
     }
 
     fn answers(&self, run: RunNo) {
-        let answered = ProviderAnswered { run, upstream: "openai".into() };
+        let answered = ProviderAnswered { run, upstream: "openai".into(), sent_ago_ms: 0 };
         self.store.run_verb(answered, Durability::Synced).unwrap();
     }
 

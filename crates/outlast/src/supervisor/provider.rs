@@ -211,8 +211,12 @@ impl CurrentOutage {
                 let is_new = known.is_none_or(|known| known.outage != *outage);
                 is_new.then(|| waiting(outage, *since, &self.resume))
             }
-            Seen::Settled { upstream, answered: true, .. } => {
-                let known = self.known.take_if(|known| known.outage.upstream == *upstream)?;
+            Seen::Settled { upstream, answered: true, sent_ago, .. } => {
+                // A call that was in flight when the outage began may end well while all else fails.
+                let ends = |known: &mut Known| {
+                    known.outage.upstream == *upstream && known.heard_at.elapsed() >= *sent_ago
+                };
+                let known = self.known.take_if(ends)?;
                 let waited = i64::try_from(known.heard_at.elapsed().as_millis()).unwrap_or(i64::MAX);
                 Some(format!("{upstream} answers again after {}", time::span(waited)))
             }
@@ -288,6 +292,7 @@ mod tests {
             status: Status::Running,
             answered,
             failed: None,
+            sent_ago: Duration::ZERO,
         };
         let check = |seen: &[Seen], until: Option<i64>| {
             let mut heard = Limited::default();
@@ -317,6 +322,7 @@ mod tests {
             status: Status::Running,
             answered: true,
             failed: None,
+            sent_ago: Duration::ZERO,
         };
         let mut heard = Limited::default();
         heard.note(&Seen::Opened { seq: Seq(3) });
@@ -342,6 +348,7 @@ mod tests {
             status: Status::Running,
             answered: true,
             failed: None,
+            sent_ago: Duration::ZERO,
         };
         let mut heard = Limited::default();
         heard.read(Some(Micros(50)));
@@ -397,6 +404,15 @@ mod tests_of_outage {
             status: Status::Waiting,
             answered,
             failed: (!answered).then_some(Cause::Failing(500)),
+            sent_ago: Duration::ZERO,
+        };
+        let in_flight_before = Seen::Settled {
+            seq: Seq(1),
+            upstream: "openai".into(),
+            status: Status::Waiting,
+            answered: true,
+            failed: None,
+            sent_ago: Duration::from_secs(3600),
         };
         let mut told = CurrentOutage::new("`outlast resume` the run");
         let mut says = |seen: Seen, wanted: Option<&str>| {
@@ -417,6 +433,7 @@ mod tests_of_outage {
         );
         says(out_after(Cause::QuotaEnded(429), 90_000), Some(later.as_str()));
         says(settled("anthropic", true), None);
+        says(in_flight_before, None);
         says(settled("openai", true), Some("openai answers again after"));
         says(settled("openai", true), None);
         assert_eq!(told.failed(), None);

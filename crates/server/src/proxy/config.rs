@@ -113,6 +113,8 @@ pub enum Seen {
         /// Cause of the outage that the call's last failure may belong to; `None` if the call did not fail in
         /// this way.
         failed: Option<Cause>,
+        /// Time since the newest try was sent.
+        sent_ago: Duration,
     },
     /// The upstream has a usage limit that ends at `until`. Comes between `Settled` and the client's answer.
     Limited {

@@ -240,7 +240,8 @@ impl Process {
                 let is_answer = matches!(last, Some((Ending::Done, _)));
                 if matches!(&result, Ok(Outcome::Settled(s)) if is_answer && s.run_status == Status::Waiting)
                 {
-                    let answered = ProviderAnswered { run: key.0, upstream: "sim".to_owned() };
+                    let answered =
+                        ProviderAnswered { run: key.0, upstream: "sim".to_owned(), sent_ago_ms: 0 };
                     self.queue(answered, Durability::Committed, Then::Noted, out);
                 }
                 self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out);

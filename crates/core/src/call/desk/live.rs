@@ -25,6 +25,8 @@ pub(super) struct Live {
     used: Option<u64>,
     /// Monotonic time at which the first try was sent, in milliseconds; `None` before.
     pub left_at_ms: Option<u64>,
+    /// The same of the newest try.
+    sent_at_ms: u64,
     /// Outcome with which the entry closes; `None` before the first settlement.
     ending: Option<Ending>,
     /// Share of the memory for unrecorded answers, held while this answer waits to be recorded; `None` otherwise.
@@ -40,6 +42,7 @@ impl Live {
             turn,
             used: None,
             left_at_ms: None,
+            sent_at_ms: 0,
             ending: None,
             held: None,
         }
@@ -112,6 +115,7 @@ impl Desk {
     pub(super) fn leaves(&mut self, key: Key, at: At) {
         let Some(live) = self.exchanges.get_mut(&key) else { return };
         live.left_at_ms.get_or_insert(at.now_ms);
+        live.sent_at_ms = at.now_ms;
         if let Some(turn) = live.turn.as_mut() {
             self.shared.rates.leaves(turn, at.now_ms);
         }
@@ -146,6 +150,12 @@ impl Desk {
                 event
             }
             Event::Rested => return self.rested(key, round),
+            Event::MayLeave(Ok(true)) => {
+                if let Some(live) = self.exchanges.get_mut(&key) {
+                    live.sent_at_ms = round.at.now_ms;
+                }
+                event
+            }
             event => event,
         })
     }
@@ -168,8 +178,9 @@ impl Desk {
 
     /// Ends an outage of the call's upstream, and lets the calls go that were held.
     fn answers(&mut self, key: Key, round: &mut Round) {
-        let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
-        if self.shared.outages.answered(&way) {
+        let Some(live) = self.exchanges.get(&key) else { return };
+        let way = live.wants.way;
+        if self.shared.outages.answered(&way, live.sent_at_ms) {
             self.release(|of| *of == way, round);
         }
     }

@@ -45,8 +45,9 @@ impl AwaitProvider {
     }
 }
 
-/// Ends a run's wait for `upstream`, which has answered a call. Returns the run's status.
+/// Ends a run's wait for `upstream`, which has answered a call that was sent since the wait began. Returns the run's status.
 ///
+/// An answer to an older call tells nothing: what was in flight may end well while all else fails.
 /// A run that no process drives becomes `interrupted`; one that waits for a person as well goes on waiting. The proxy
 /// submits this after a settlement that found the run waiting: a settlement itself cannot see whether the run is
 /// driven.
@@ -54,6 +55,8 @@ impl AwaitProvider {
 pub struct ProviderAnswered {
     pub run: RunNo,
     pub upstream: String,
+    /// Time since the answered call was sent, in milliseconds.
+    pub sent_ago_ms: i64,
 }
 
 impl ProviderAnswered {
@@ -63,7 +66,10 @@ impl ProviderAnswered {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
         let run = l.run(self.run)?;
-        if run.awaited_outage().is_none_or(|(outage, _)| outage.upstream != self.upstream) {
+        let is_answer = |(outage, since): (&Outage, OutSince)| {
+            outage.upstream == self.upstream && now.ms_since(since.began) >= self.sent_ago_ms
+        };
+        if !run.awaited_outage().is_some_and(is_answer) {
             return Ok(run.status);
         }
         let goes_on = l.has_open_attempt(self.run) || guard::driver(l, run, Slot::DRIVER).is_some();
@@ -149,7 +155,11 @@ mod tests {
     }
 
     fn answered(b: &Bench, run: RunNo) -> Status {
-        let answered = ProviderAnswered { run, upstream: "bench".into() };
+        answered_after(b, run, 0)
+    }
+
+    fn answered_after(b: &Bench, run: RunNo, sent_ago_ms: i64) -> Status {
+        let answered = ProviderAnswered { run, upstream: "bench".into(), sent_ago_ms };
         b.store.ask(answered, Durability::Synced).wait().unwrap()
     }
 
@@ -184,7 +194,13 @@ mod tests {
         let again = b.go(actor, Request::of(0, 10));
         assert_eq!(waits(&b, run), (Status::Waiting, Some(since)), "a probe is no answer");
         assert_eq!(b.settle(actor, again, Close::Done(bill(5))).unwrap().run_status, Status::Waiting);
-        assert_eq!((answered(&b, run), waits(&b, run)), (Status::Running, (Status::Running, None)));
+        assert_eq!(
+            answered_after(&b, run, 61_001),
+            Status::Waiting,
+            "it was in flight when the outage began"
+        );
+        let ended = (answered_after(&b, run, 61_000), waits(&b, run));
+        assert_eq!(ended, (Status::Running, (Status::Running, None)));
     }
 
     #[test]

@@ -336,8 +336,10 @@ impl Carry {
         }
         resume_tax::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
+        let sent_ago = self.tries.last_at.map_or(Duration::ZERO, |at| at.elapsed());
         if answered && s.run_status == Status::Waiting {
-            let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned() };
+            let sent_ago_ms = i64::try_from(sent_ago.as_millis()).unwrap_or(i64::MAX);
+            let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned(), sent_ago_ms };
             drop(self.host.store.ask(answered, Durability::Committed));
         }
         let upstream = call.upstream_name().to_owned();
@@ -347,6 +349,7 @@ impl Carry {
             status: s.run_status,
             answered,
             failed: self.answer.cause,
+            sent_ago,
         });
         if let Some(until) = self.answer.limited {
             self.host.saw(Seen::Limited { seq, until });
