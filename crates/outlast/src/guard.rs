@@ -206,7 +206,7 @@ mod tests {
             ("outlast stop r", Verb::Stop),
             ("outlast cancel r", Verb::End),
             ("outlast attach r", Verb::Attach),
-            ("outlast snapshot r name", Verb::Look),
+            ("outlast snapshot r name", Verb::Branch),
         ] {
             check(line, Rule::OwnRuns(Some("r"), verb));
         }

@@ -30,6 +30,26 @@ pub enum Futile {
     NotFound,
 }
 
+const USAGE: &str = "wrong usage or configuration";
+const NOT_EXECUTABLE: &str = "the command cannot be executed";
+const NOT_FOUND: &str = "the command was not found";
+
+impl Futile {
+    /// Returns the reason in words, with the agent's exit.
+    pub fn words(self, exit: Exit) -> String {
+        match self {
+            Futile::Usage => format!("the agent {exit}: {USAGE}"),
+            Futile::NotExecutable => NOT_EXECUTABLE.into(),
+            Futile::NotFound => NOT_FOUND.into(),
+        }
+    }
+}
+
+/// Returns whether a run's error text is the [words](Futile::words) of a futile attempt: its command is to be corrected.
+pub fn is_futile(error: &str) -> bool {
+    [NOT_EXECUTABLE, NOT_FOUND].contains(&error) || error.ends_with(USAGE)
+}
+
 /// Way in which an agent died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {

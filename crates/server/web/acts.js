@@ -2,7 +2,7 @@
 
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
-import { Ask } from "./parts.js";
+import { Ask, charged } from "./parts.js";
 import { clean, line, usd } from "./words.js";
 
 const OVER = ["completed", "failed", "cancelled"];
@@ -42,7 +42,7 @@ export function Acts({ run, attempts, chosen, act, ask, done }) {
   const raise = (form) => {
     const amount = nano(form.usd);
     if (!amount) return tell(new Error("an amount in dollars is wanted, such as 1.50"));
-    const change = run.limit_nano_usd === null ? { set: { cost_nano_usd: run.spent_nano_usd + amount } } : { add: { cost_nano_usd: amount } };
+    const change = run.limit_nano_usd === null ? { set: { cost_nano_usd: charged(run) + amount } } : { add: { cost_nano_usd: amount } };
     return send("budget", change);
   };
   return html`<div class="buttons">
@@ -60,8 +60,8 @@ export function Acts({ run, attempts, chosen, act, ask, done }) {
   ${act === "cancel" ? html`<${Ask} ...${dialog} grave title=${`Cancel ${name}?`} word="Cancel it for good" act=${(form) => send("cancel", form.reason ? { reason: form.reason } : {})}>
     <p>It ends for good, and cannot be resumed. Its journal and state stay.</p></${Ask}>` : ""}
   ${act === "raise" ? html`<${Ask} ...${dialog} title=${`Raise the budget of ${name}`} word="Raise it" act=${raise}>
-    <p>${run.limit_nano_usd === null ? `It has no limit in usd. A limit is set at what it has spent, ${usd(run.spent_nano_usd)} usd, and this much more.`
-      : `${usd(run.spent_nano_usd)} of ${usd(run.limit_nano_usd)} usd are spent.`} ${run.status === "halted" ? "A halted run that gets room can be resumed." : "Calls that wait for room go on."}</p>
+    <p>${run.limit_nano_usd === null ? `It has no limit in usd. A limit is set at what it has spent, ${usd(charged(run))} usd, and this much more.`
+      : `${usd(charged(run))} of ${usd(run.limit_nano_usd)} usd are spent.`} ${run.status === "halted" ? "A halted run that gets room can be resumed." : "Calls that wait for room go on."}</p>
     <div class="field"><label for="usd">Add</label><input id="usd" name="usd" inputmode="decimal" defaultValue="1.00" required autofocus size="8" /> usd</div></${Ask}>` : ""}
   ${act === "fork" ? html`<${Ask} ...${dialog} title=${`Fork ${name} at entry ${forkAt}?`} word="Fork it" act=${(form) => send("fork", {
       seq: forkAt, ...(form.id ? { id: form.id } : {}) }, (told) => { location.hash = `#/run/${encodeURIComponent(told.run)}`; })}>

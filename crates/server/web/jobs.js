@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "./html.js";
 import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { SUMS, useRead } from "./live.js";
-import { Ask, Empty, Meter, Problem, State, To, Waits, opens } from "./parts.js";
+import { Ask, Empty, Meter, Problem, State, To, Waits, charged, opens } from "./parts.js";
 import { ago, count, line, pretty, some, spoilt, usd } from "./words.js";
 
 const STANDINGS = ["open", "failed", "dead", "done", "skipped"];
@@ -23,7 +23,7 @@ export function Jobs() {
       ${jobs.length ? html`<table class="cards"><thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Items</th><th scope="col">Spent, usd</th><th scope="col" class="num">Began</th></tr></thead>
         <tbody>${jobs.map(({ job, ...run }) => html`<tr key=${run.run} onClick=${opens(["jobs", run.run])}>
           <td><${To} path=${["jobs", run.run]} class="name">${line(job.name, 100)}</${To}></td><td><${State} of=${run.status} /></td>
-          <td class="whole"><${Progress} job=${job} /></td><td class="whole"><${Meter} spent=${run.spent_nano_usd} limit=${run.limit_nano_usd} /></td>
+          <td class="whole"><${Progress} job=${job} /></td><td class="whole"><${Meter} spent=${charged(run)} limit=${run.limit_nano_usd} /></td>
           <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td></tr>`)}</tbody></table>` : ""}
     </div>`;
 }
@@ -93,7 +93,7 @@ export function Job({ id, looks }) {
     <${Problem} error=${read.error} />
     <div class="panel facts">
       <div><div class="label">Items</div><div class="value"><${Progress} job=${job} /></div></div>
-      <div><div class="label">Spent, usd</div><div class="value"><${Meter} spent=${read.data.spent_nano_usd} limit=${read.data.limit_nano_usd} /></div></div>
+      <div><div class="label">Spent, usd</div><div class="value"><${Meter} spent=${charged(read.data)} limit=${read.data.limit_nano_usd} /></div></div>
       <div><div class="label">Per item done</div><div class="value">${job.done ? usd(read.data.spent_nano_usd / job.done) : "–"} <small>usd</small></div></div>
     </div>
     <section class="panel" aria-labelledby="items">

@@ -26,7 +26,6 @@ export function marks(e) {
   if (e.replayed_to) found.push(`replayed to attempt ${e.replayed_to}`);
   if (call.retry_of) found.push(`retry of ${call.retry_of}`);
   if (e.retried_by) found.push(`retried by ${e.retried_by}`);
-  if (call.in_doubt) found.push("in doubt");
   if (call.tries > 1) found.push(`${call.tries} tries`);
   if (call.clamped_to) found.push(`clamped to ${call.clamped_to}`);
   if (call.estimated) found.push("estimated");
@@ -46,7 +45,7 @@ export function marks(e) {
 
 /** Returns an entry's standing: an approval's is its decision, any other's its state. */
 export function standing(e) {
-  if (!e.approval) return e.state;
+  if (!e.approval) return e.in_doubt ? "unknown" : e.state;
   if (e.approval.blocked) return "blocked";
   if (e.approval.decision) return e.approval.decision.approve ? "approved" : "denied";
   return e.state === "open" ? "pending" : e.state;
@@ -69,7 +68,7 @@ const texts = new WeakMap();
 function said(e) {
   let text = texts.get(e);
   if (text === undefined) {
-    text = `${e.seq} ${subject(e)} ${e.gist ?? ""} ${e.state} ${standing(e)} ${marks(e).join(" ")}`.toLowerCase();
+    text = `${e.seq} ${subject(e)} ${e.gist ?? ""} ${e.state} ${standing(e)} ${standing(e) === "unknown" ? "in doubt" : ""} ${marks(e).join(" ")}`.toLowerCase();
     texts.set(e, text);
   }
   return text;

@@ -21,14 +21,14 @@ const STATES = {
   running: ["disc", "calm", "beat"], waiting: ["half", "care"], sleeping: ["moon", "soft"],
   interrupted: ["bars", "care"], halted: ["square", "bad"], completed: ["tick", "good"],
   failed: ["cross", "bad"], cancelled: ["dash", "soft"],
-  open: ["ring", "calm"], done: ["tick", "good"], void: ["dash", "soft"], unknown: ["ask", "care"],
+  open: ["ring", "calm"], done: ["tick", "good"], void: ["dash", "soft"], unknown: ["ask", "care", "", "in doubt"],
   dead: ["square", "bad"], skipped: ["dash", "soft"],
   pending: ["half", "care"], approved: ["tick", "good"], denied: ["cross", "bad"], timeout: ["dash", "soft"], blocked: ["square", "bad"],
 };
 
 export function State({ of, word }) {
-  const [shape, colour, beat] = STATES[of] ?? ["ring", "soft"];
-  return html`<span class="state ${colour}"><svg viewBox="0 0 12 12" aria-hidden="true" class=${beat ?? ""}>${SHAPES[shape]}</svg><span>${clean(word ?? of)}</span></span>`;
+  const [shape, colour, beat, said] = STATES[of] ?? ["ring", "soft"];
+  return html`<span class="state ${colour}"><svg viewBox="0 0 12 12" aria-hidden="true" class=${beat ?? ""}>${SHAPES[shape]}</svg><span>${clean(word ?? said ?? of)}</span></span>`;
 }
 
 /** Spend against a limit: what is spent, what is held for calls in flight, and the limit in words. */
@@ -56,15 +56,23 @@ export const Tags = ({ tags, act }) => tags.map(([k, v]) => {
 // Percent of another limit, from which on it is shown instead of the run's own in dollars.
 const NEAR = 10;
 
+/** What a run's limits count: its own calls, and those of its children and forks. */
+export const charged = (run) => run.with_children_nano_usd ?? run.spent_nano_usd;
+
+/** Number of a run's or a sum's calls that were paid. */
+export const paid = (of) => of.calls - of.unpaid_calls;
+
 /** Spend of a run against its limit in dollars; where it comes near to another limit, that one is what is drawn. */
 export function Spent({ run }) {
   const tight = run.tightest;
   const own = !tight || (tight.whose === "run" && tight.unit === "cost_nano_usd");
   const near = !own && (run.limit_nano_usd === null || 100 * (tight.spent + tight.reserved) >= NEAR * tight.limit);
-  if (!near) return html`<${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} />`;
+  const all = charged(run);
+  const below = all === run.spent_nano_usd ? "" : html`<div class="under">${usd(run.spent_nano_usd)} of it without children</div>`;
+  if (!near) return html`<${Meter} spent=${all} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} />${below}`;
   const limit = run.limit_nano_usd === null ? "" : html` <span class="soft">of ${usd(run.limit_nano_usd)}</span>`;
   const unit = tight.unit === "cost_nano_usd" ? "" : unitWord(tight.unit);
-  return html`<div>${usd(run.spent_nano_usd)}${limit}</div>
+  return html`<div>${usd(all)}${limit}</div>${below}
     <div class="under">nearest limit: ${[line(whose(tight), 60), unit].filter(Boolean).join(", ")}</div>
     <${Meter} spent=${tight.spent} held=${tight.reserved} limit=${tight.limit} unit=${tight.unit} />`;
 }

@@ -8,7 +8,7 @@ import { Acts } from "./acts.js";
 import { Journal, isOwn, told as said } from "./journal.js";
 import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
-import { Command, Meter, Problem, Spent, State, Tags, To, Waits } from "./parts.js";
+import { Command, Meter, Problem, Spent, State, Tags, To, Waits, paid } from "./parts.js";
 import { ago, amount, between, change, clean, count, ended, lasted, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
@@ -184,7 +184,7 @@ function Facts({ run, attempts }) {
   const fact = (label, value, small) => html`<div><div class="label">${label}</div><div class="value">${value}${small ? html` <small>${small}</small>` : ""}</div></div>`;
   return html`<div class="panel facts">
     <div><div class="label">${run.login ? "List price, usd; not billed" : "Billed, usd"}</div><div class="value"><${Spent} run=${run} /></div></div>
-    ${fact("Calls", count(run.calls), `${count(run.tokens)} tokens`)}
+    ${fact("Calls", count(paid(run)), `${count(run.tokens)} tokens${run.unpaid_calls ? `, ${count(run.unpaid_calls)} failed` : ""}`)}
     ${fact("Lives", some(attempts.length, "attempt"), died ? some(died, "death") : "no death")}
     ${fact("Replayed, not paid again", some(run.replayed ?? 0, "answer"), `${usd(run.saved_nano_usd)} usd saved`)}
     ${run.in_doubt_nano_usd ? fact("In doubt", `${usd(run.in_doubt_nano_usd)} usd`, "outcome unknown") : ""}
@@ -266,7 +266,7 @@ function Lives({ run, attempts, entries, printed }) {
         <td class="num">${usd(of?.cost ?? 0)}</td>
         <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
         <td class="nowrap">${when(a.started_at)}</td>
-        <td class="nowrap">${span(between(a.started_at, a.ended_at))}</td>
+        <td class="nowrap">${span(a.wall_ms)}</td>
       </tr>`;
     })}</tbody>
   </table></div>`;

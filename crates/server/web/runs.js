@@ -3,7 +3,7 @@
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
 import { SUMS, useKeys, useRead } from "./live.js";
-import { Empty, Problem, Spent, State, Tags, To, Waits, opens } from "./parts.js";
+import { Empty, Problem, Spent, State, Tags, To, Waits, opens, paid } from "./parts.js";
 import { ago, clean, count, lasted, line, some, span, spoilt } from "./words.js";
 
 const STATUSES = ["running", "waiting", "sleeping", "interrupted", "halted", "completed", "failed", "cancelled"];
@@ -103,7 +103,7 @@ function Row({ run, at, listed, seek }) {
     </td>
     <td class="whole">${run.login ? html`<span class="soft">not billed</span>` : html`<${Spent} run=${run} />`}</td>
     ${listed ? html`<td class="whole">${run.login ? html`<${Spent} run=${run} />` : ""}</td>` : ""}
-    <td class="num wide">${count(run.calls)}</td>
+    <td class="num wide">${count(paid(run))}${run.unpaid_calls ? html`<span class="under bad">${count(run.unpaid_calls)} failed</span>` : ""}</td>
     <td class="num wide">${count(run.attempt_count)}</td>
     <td class="num wide">${run.began_at ? span(lasted(run)) : "–"}</td>
     <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td>

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import uPlot from "./vendor/uPlot.mjs";
 import * as api from "./api.js";
 import { SUMS, useRead } from "./live.js";
-import { Empty, Problem, To, Waits } from "./parts.js";
+import { Empty, Problem, To, Waits, paid } from "./parts.js";
 import { count, line, usd } from "./words.js";
 
 const DAY = 86400;
@@ -33,7 +33,7 @@ export function Spend() {
     ${total ? html`<div class="panel facts">
       <div><div class="label">Billed, usd</div><div class="value">${usd(total.billed_nano_usd)}</div></div>
       ${total.listed_nano_usd ? html`<div><div class="label">List price, usd; not billed</div><div class="value">${usd(total.listed_nano_usd)}</div></div>` : ""}
-      <div><div class="label">Calls</div><div class="value">${count(total.calls)}</div></div>
+      <div><div class="label">Calls</div><div class="value">${count(paid(total))}${total.unpaid_calls ? html` <small>${count(total.unpaid_calls)} failed</small>` : ""}</div></div>
       <div><div class="label">Tokens</div><div class="value">${count(total.tokens)}</div></div>
       ${total.in_doubt_nano_usd ? html`<div><div class="label">In doubt, usd</div><div class="value">${usd(total.in_doubt_nano_usd)}</div></div>` : ""}
     </div>` : ""}
@@ -54,7 +54,7 @@ function sums(lines, key) {
   for (const one of lines) {
     const value = String(one[key] ?? "");
     const had = found.get(value) ?? { key: value, name: one.name ?? value, calls: 0, tokens: 0, spent: 0, billed: 0, listed: 0, doubt: 0 };
-    had.calls += one.calls;
+    had.calls += paid(one);
     had.tokens += one.tokens;
     had.spent += one.spent_nano_usd;
     had.billed += one.billed_nano_usd;

@@ -4,7 +4,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { cost, marks, told, took, what } from "./journal.js";
 import { lanesOf, scaleOf, waitedIn } from "./lanes.js";
-import { between, clean, count, ended, line, micros, some, span, usd, when } from "./words.js";
+import { clean, count, ended, line, micros, some, span, usd, when } from "./words.js";
 
 const ROW = 18;
 const PAD = 9;
@@ -248,7 +248,7 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
     c.fillStyle = p.text;
     c.font = `600 12px ${font}`;
     const title = `${a.attempt}${a.label ? "  " + line(a.label, 12) : ""}`;
-    const said = `${span(between(a.started_at, a.ended_at))} · ${ended(a)}`;
+    const said = `${span(a.wall_ms)} · ${ended(a)}`;
     const saved = lane.replayed ? `↺ ${count(lane.replayed)} replayed, ${usd(lane.saved)}` : "";
     if (narrow) {
       c.fillText(title, 8, top + 10);

@@ -4,7 +4,7 @@ use outlast_core::store::Error;
 
 /// Format that this program writes. A change of the stored data needs a new number, and a migration step from the
 /// previous format if a release has written that format.
-pub const FORMAT: i64 = 5;
+pub const FORMAT: i64 = 6;
 
 /// Oldest format that this program reads. Formats from before the first release have no migration.
 pub const OLDEST: i64 = 3;

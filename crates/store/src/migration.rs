@@ -9,7 +9,10 @@ use outlast_core::{
 };
 use rustix::process::Pid;
 
-use crate::format::FORMAT;
+use crate::{
+    format::FORMAT,
+    tables::{CALL, FAILED, UNKNOWN},
+};
 
 /// Silence, in milliseconds, after which a process that is listed as live no longer prevents a migration of
 /// its store.
@@ -23,10 +26,12 @@ pub const CREATED: i64 = 4;
 ///
 /// - 4: the operation that opened an entry. Entries of format 3 have none: 0.
 /// - 5: who receives an entry's answer, and how many recorded answers an attempt is receiving.
-const ADDED: [(i64, &str, &str); 3] = [
+/// - 6: sums of a run's own calls, which [`added_since`] fills in.
+const ADDED: [(i64, &str, &str); 4] = [
     (4, "entries", "opened_by {int} NOT NULL DEFAULT 0"),
     (5, "entries", "taken TEXT"),
     (5, "attempts", "receiving TEXT"),
+    (6, "runs", "own TEXT"),
 ];
 
 /// Returns the SQL that adds the columns that tables of format `found` lack. `prefix` comes before each table's name; `int`
@@ -36,7 +41,28 @@ pub fn added_since(found: i64, prefix: &str, int: &str) -> String {
     let add = |(_, table, column): (i64, &str, &str)| {
         format!("ALTER TABLE {prefix}{table} ADD COLUMN {};\n", column.replace("{int}", int))
     };
-    lacking.map(add).collect()
+    let mut sql: String = lacking.map(add).collect();
+    if found < 6 {
+        sql.push_str(&own_sums(prefix));
+    }
+    sql
+}
+
+/// Returns the SQL that sums the own calls of each run.
+fn own_sums(prefix: &str) -> String {
+    let sums = [
+        ("cost_nano_usd", "spent_cost".to_owned()),
+        ("tokens", "spent_tokens".to_owned()),
+        ("calls", "spent_calls".to_owned()),
+        ("unpaid_calls", format!("CASE WHEN state = {FAILED} AND spent_cost = 0 THEN 1 ELSE 0 END")),
+        ("doubt_nano_usd", format!("CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END")),
+    ];
+    let members = sums.map(|(name, of)| format!("'\"{name}\":' || coalesce(sum({of}), 0)"));
+    let object = members.join(" || ',' || ");
+    format!(
+        "UPDATE {prefix}runs AS r SET own = (SELECT '{{' || {object} || '}}' FROM {prefix}entries AS e \
+         WHERE e.run_no = r.no AND e.kind = {CALL});\n"
+    )
 }
 
 /// Checks that no process uses a store that is about to be migrated: an older version could not settle its calls in

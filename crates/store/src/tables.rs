@@ -111,6 +111,7 @@ stored! { Run = "runs":
     Always wake_at |r| maybe_int(r.wake_at.map(|t| t.0)),
     Seldom budgets |r| list(&r.budgets),
     Always approvals |r| maybe_json(r.approvals.as_ref()),
+    Always own |r| json(&r.own),
     => row {
         Ok(Run {
             no: RunNo(row.int()?),
@@ -150,6 +151,7 @@ stored! { Run = "runs":
             wake_at: row.maybe_int()?.map(Micros),
             budgets: row.list::<BudgetNo>()?,
             approvals: row.maybe_json()?,
+            own: row.json()?,
         })
     }
 }

@@ -10,13 +10,15 @@ use crate::Time;
 
 shape! {
     /// One life of a run's agent, and what it was lost with if nobody saw its end.
-    pub Attempt(a: &attempt::Attempt, loss: Option<Loss>) {
+    pub Attempt(a: &attempt::Attempt, loss: Option<Loss>, up_ms: i64) {
         attempt: AttemptNo = a.no;
         slot: Slot = a.slot;
         label: Option<String> = a.label.clone();
         iteration: i64 = a.iteration;
         started_at: Time = Time(a.started_at);
         ended_at: Option<Time> = a.ended_at.map(Time);
+        /// Time for which it has lived: while it goes on, until the last heartbeat of its process.
+        wall_ms: i64 = up_ms;
         active_ms: i64 = a.active_ms;
         died: bool = a.died();
         /// How it ended, in words; `open` while it goes on.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     Approval, Run, Time, Wait,
-    money::{Billed, InDoubt, Listed, Rebought},
+    money::{Billed, InDoubt, Listed, Rebought, WithChildren},
 };
 
 /// What happened to all runs in a span of time.
@@ -64,6 +64,9 @@ pub struct DigestCost {
     pub billed: Billed,
     #[serde(flatten)]
     pub listed: Listed,
+    /// Charge with its children and forks; null if they cost nothing, and in sums over all runs.
+    #[serde(flatten)]
+    pub with_children: WithChildren,
     pub deaths: i64,
     /// Input that restarted agents bought again.
     #[serde(flatten)]

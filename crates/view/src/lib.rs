@@ -45,6 +45,6 @@ pub use budget::{BudgetLine, NamedBudget, lines};
 pub use digest::{Digest, DigestCost, DigestOutage, DigestRemoved, DigestRun, Standing};
 pub use entry::{Approval, Entry, Item};
 pub use event::Event;
-pub use run::{Fork, Job, Run, RunDetail, Tightest, job, listed};
+pub use run::{Fork, Job, Run, RunDetail, Tightest, job, listed, with_children};
 pub use spend::{Plan, Spend};
 pub use time::Time;

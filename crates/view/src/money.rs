@@ -37,6 +37,8 @@ macro_rules! money {
 money! {
     /// Amount that is charged.
     Spent "spent_nano_usd" "spent_usd";
+    /// Charge of a run with its children and forks, which its budget counts; null if they cost nothing.
+    WithChildren "with_children_nano_usd" "with_children_usd";
     /// Part of the charge that somebody is billed.
     Billed "billed_nano_usd" "billed_usd";
     /// Part of the charge that is a list price: a login's subscription pays for it.

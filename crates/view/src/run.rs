@@ -13,12 +13,12 @@ use outlast_core::{
 
 use crate::{
     BudgetLine, Time, lines,
-    money::{Billed, InDoubt, Limit, Listed, Reserved, Saved, Spent},
+    money::{Billed, InDoubt, Limit, Listed, Reserved, Saved, Spent, WithChildren},
 };
 
 shape! {
     /// Run as a row of a list.
-    pub Run(view: &RunView, now: Micros; let (run, e, listed) = (&view.run, &view.envelope, listed(view))) {
+    pub Run(view: &RunView, now: Micros; let (run, e, own, listed) = (&view.run, &view.envelope, view.run.own, listed(view))) {
         run: RunId = run.id.clone();
         name: Option<String> = view.spec.name.clone();
         status: &'static str = run.status.name();
@@ -43,14 +43,17 @@ shape! {
         entries: i64 = run.next_seq.0 - 1;
         /// Number of approvals that wait for a person.
         pending_approvals: usize = run.approvals.as_ref().map_or(0, |awaited| awaited.pending(now));
-        calls: i64 = e.spent[Unit::Calls];
-        tokens: i64 = e.spent[Unit::Tokens];
+        calls: i64 = own.calls;
+        /// Number of `calls` that failed and cost nothing.
+        unpaid_calls: i64 = own.unpaid_calls;
+        tokens: i64 = own.tokens;
         loops: i64 = e.spent[Unit::Loops];
-        #[serde(flatten)] spent: Spent = Spent::new(e.spent.cost());
-        #[serde(flatten)] billed: Billed = Billed::new(e.spent.cost() - listed);
+        #[serde(flatten)] spent: Spent = Spent::new(own.cost_nano_usd);
+        #[serde(flatten)] with_children: WithChildren = WithChildren::new(with_children(view));
+        #[serde(flatten)] billed: Billed = Billed::new(own.cost_nano_usd - listed);
         #[serde(flatten)] listed: Listed = Listed::new(listed);
         #[serde(flatten)] reserved: Reserved = Reserved::new(e.reserved.cost());
-        #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(e.doubt.cost());
+        #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(own.doubt_nano_usd);
         #[serde(flatten)] limit: Limit = Limit::new(e.limits[Unit::CostNanoUsd]);
         /// Number of recorded answers that were given again.
         replayed: i64 = run.replayed;
@@ -71,7 +74,12 @@ fn hint(run: &run::Run, refusal: &Refusal, word: &str) -> String {
 
 /// Returns the part of a run's charge that is a list price, in nano-USD: all of it where a login's subscription pays.
 pub fn listed(view: &RunView) -> i64 {
-    view.spec.login.as_ref().map_or(0, |_| view.envelope.spent.cost())
+    view.spec.login.as_ref().map_or(0, |_| view.run.own.cost_nano_usd)
+}
+
+/// Returns the charge of a run with its children and forks, in nano-USD; `None` if they cost nothing.
+pub fn with_children(view: &RunView) -> Option<i64> {
+    Some(view.envelope.spent.cost()).filter(|all| *all != view.run.own.cost_nano_usd)
 }
 
 shape! {

@@ -41,6 +41,8 @@ shape! {
     /// Sums of calls.
     pub Bill(sum: &Sum) {
         calls: i64 = sum.calls;
+        /// Number of `calls` that failed and cost nothing.
+        unpaid_calls: i64 = sum.unpaid_calls;
         tokens: i64 = sum.tokens;
         #[serde(flatten)] spent: Spent = Spent::new(sum.spent_nano_usd);
         #[serde(flatten)] billed: Billed = Billed::new(sum.spent_nano_usd - sum.listed_nano_usd);

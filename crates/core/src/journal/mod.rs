@@ -216,6 +216,14 @@ named! {
 }
 
 impl State {
+    /// Returns the word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Unknown => "in doubt",
+            State::Open | State::Done | State::Failed | State::Void => self.name(),
+        }
+    }
+
     pub fn code(self) -> i64 {
         self as i64
     }

@@ -19,7 +19,8 @@ pub fn called(view: &RunView) -> String {
     view.spec.name.as_ref().filter(is_word).cloned().unwrap_or_else(|| short(view))
 }
 
-/// Returns the word by which commands find this run now: its name, unless a newer run has it too, else its short id.
+/// Returns the word by which every command finds this run and no other: its name, unless another run has it too, else its
+/// short id.
 pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
     let word = called(view);
     let is_named = |other: &RunView| other.spec.name.as_ref() == Some(&word);
@@ -28,8 +29,8 @@ pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Er
     }
     for other in runs::each(store, RunFilter::default()) {
         let other = other?;
-        if is_named(&other) {
-            return Ok(if other.run.no == view.run.no { word } else { short(view) });
+        if is_named(&other) && other.run.no != view.run.no {
+            return Ok(short(view));
         }
     }
     Ok(word)

@@ -111,6 +111,13 @@ impl Drivers {
         self.instances.get(&a.instance?)
     }
 
+    /// Returns the time for which an attempt has lived, in milliseconds: while it goes on, until the last heartbeat of its
+    /// process. Until now is not known yet, and would be taken back if the process turned out to be dead.
+    pub fn up_ms(&self, a: &Attempt, now: Micros) -> i64 {
+        let seen = || self.of(a).map_or(now, |driver| driver.last_seen.max(a.started_at));
+        a.ended_at.unwrap_or_else(seen).ms_since(a.started_at)
+    }
+
     /// Tells what one of the run's `attempts` was lost with; `None` for an attempt that was seen to end, or is open.
     ///
     /// The process of the next attempt, or the one that looks, shows whether their machine was started anew since.
@@ -162,7 +169,15 @@ mod tests {
         };
         let first = b.claim(run, b.register()).unwrap().unwrap();
         assert_eq!(ends(), [None]);
+        // Bug: an attempt was up for less time once it was dead. Cause: until then it was told to be up until now.
+        let up = || {
+            let now = b.store.now().unwrap();
+            let row = b.store.run(run).unwrap().unwrap().run;
+            let all = attempts(&b.store, &row).unwrap();
+            Drivers::read(&b.store, &all, None).unwrap().up_ms(&all[0], now)
+        };
         clock.advance_ms(1_000);
+        assert_eq!(up(), 0, "nothing was seen of its process since");
         let seq = b.go(first, Request::of(0, 10));
         clock.advance_ms(1_000);
         b.settle(first, seq, Close::Done(bill(5))).unwrap();
@@ -170,6 +185,7 @@ mod tests {
         b.die(first.instance);
         assert_eq!(b.store.attempts(run).unwrap()[0].ended_at, Some(Micros(0)), "its last heartbeat");
         assert_eq!(ends(), [Some(2)], "its last answer");
+        assert_eq!(up(), 2_000);
         let second = b.claim(run, b.register()).unwrap().unwrap();
         clock.advance_ms(5_000);
         b.go(second, Request::of(1, 10));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{entries, rows};
 use crate::{
     engine::{Forget, Forgot},
-    envelope::{Per, Unit},
+    envelope::Per,
     state::Table,
     store::{self, Ask as _, Durability, LedgerLine, RunView, Store},
     words::{BadText, Micros, RunNo},
@@ -170,18 +170,6 @@ pub fn forget(store: &dyn Store, verb: Forget) -> Result<Forgot, store::Error> {
         store.ask(put, Durability::Synced).wait()?;
     }
     store.ask(verb, Durability::Synced).wait()
-}
-
-/// Counts the calls of a run that failed and cost nothing.
-pub fn unpaid_calls(store: &dyn Store, view: &RunView) -> Result<i64, store::Error> {
-    if view.envelope.spent[Unit::Calls] == 0 {
-        return Ok(0);
-    }
-    let no = view.run.no;
-    entries::each(store, no).try_fold(0, |sum, entry| {
-        // A fork shares entries of its origin, which paid for them.
-        Ok(sum + entry.map(|e| i64::from(e.run == no && e.is_unpaid()))?)
-    })
 }
 
 /// Returns the kept lines of runs that are gone, of the days in a span of time, and whether each is of list prices.

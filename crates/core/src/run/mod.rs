@@ -26,8 +26,8 @@ pub use self::{
     token::{Claims, TokenKey},
 };
 use crate::{
-    envelope::{Ceilings, Limits, Refusal},
-    journal::Job,
+    envelope::{Ceilings, Limits, Refusal, Unit},
+    journal::{Entry, Job, Kind},
     named,
     run::rules::Rules,
     state::Conflicts,
@@ -408,6 +408,57 @@ pub struct Run {
     pub wake_at: Option<Micros>,
     /// Approvals that the run waits for; `None` until the first is requested.
     pub approvals: Option<Box<Awaited>>,
+    #[serde(default)]
+    pub own: Own,
+}
+
+/// Sums of a run's own calls, without those of its children and forks, which its envelope counts too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    pub cost_nano_usd: i64,
+    pub tokens: i64,
+    pub calls: i64,
+    /// Number of `calls` that failed and cost nothing.
+    pub unpaid_calls: i64,
+    /// Amount that stays reserved for calls whose outcome is unknown.
+    pub doubt_nano_usd: i64,
+}
+
+impl Own {
+    /// Returns the sums of one call; those of zero for any other entry, since items and steps repeat what their calls cost.
+    pub fn of(e: &Entry) -> Own {
+        if e.kind != Kind::Call {
+            return Own::default();
+        }
+        Own {
+            cost_nano_usd: e.spent.cost(),
+            tokens: e.spent.tokens(),
+            calls: e.spent[Unit::Calls],
+            unpaid_calls: i64::from(e.is_unpaid()),
+            doubt_nano_usd: if e.is_lost() { e.held.cost() } else { 0 },
+        }
+    }
+
+    /// Returns the sums of a run's entries.
+    pub fn sum(entries: &[Entry]) -> Own {
+        let mut sum = Own::default();
+        entries.iter().for_each(|e| sum.replace(&Own::default(), &Own::of(e)));
+        sum
+    }
+
+    /// Puts `after` in the place of `before`.
+    pub fn replace(&mut self, before: &Own, after: &Own) {
+        self.cost_nano_usd += after.cost_nano_usd - before.cost_nano_usd;
+        self.tokens += after.tokens - before.tokens;
+        self.calls += after.calls - before.calls;
+        self.unpaid_calls += after.unpaid_calls - before.unpaid_calls;
+        self.doubt_nano_usd += after.doubt_nano_usd - before.doubt_nano_usd;
+    }
+
+    /// Returns the number of calls that were paid.
+    pub fn paid_calls(&self) -> i64 {
+        self.calls - self.unpaid_calls
+    }
 }
 
 impl Run {

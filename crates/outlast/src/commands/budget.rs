@@ -1,7 +1,7 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
 use outlast_core::engine;
-use outlast_view::{BudgetLine, lines};
+use outlast_view::{BudgetLine, lines, with_children};
 
 use super::prelude::*;
 use crate::cli::BudgetArgs;
@@ -105,6 +105,9 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
             unit => format!("{} {}", unit_word(unit), amount(unit, l.spent)),
         })
         .collect();
+    if with_children(view).is_some() {
+        out.push_str(&format!("  it has spent {}\n", cost(view)));
+    }
     if !used.is_empty() {
         out.push_str(&format!(
             "  {}\n",

@@ -55,8 +55,8 @@ impl Evidence {
             let what = clean_line(&entry::what(e), 60);
             let became = match e.state {
                 State::Open => String::new(),
-                State::Unknown => ", its outcome is unknown".into(),
-                state => format!(", {} since", state.name()),
+                State::Unknown => format!(", {}", e.state.word()),
+                State::Done | State::Failed | State::Void => format!(", {} since", e.state.word()),
             };
             out.push_str(&format!(
                 "     open at its end: entry {}, {} {what}{became}\n",

@@ -3,7 +3,10 @@
 
 use std::collections::HashSet;
 
-use outlast_server::{api::read::exchange, dialect::conversation};
+use outlast_server::{
+    api::read::{exchange, gist},
+    dialect::conversation,
+};
 
 use super::prelude::*;
 use crate::{commands::journal::JournalArgs, render::talk};
@@ -31,7 +34,8 @@ pub fn one(
     if page.look.json {
         return Ok(page.json(&exchange.shown(&view.run.id))?);
     }
-    page.text(&entry::table(std::slice::from_ref(&exchange.0.entry)).render(page.look, 0))?;
+    let told = [gist::as_told(store, exchange.0.entry.clone())?];
+    page.text(&entry::table(&told).render(page.look, 0))?;
     let before = args.diff.then(|| before(store, run, &exchange.0.entry)).transpose()?.flatten();
     let Some(before) = before else {
         if args.diff {

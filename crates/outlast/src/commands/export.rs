@@ -49,7 +49,7 @@ pub fn export(args: &ExportArgs, desk: Desk) -> Result<(), CliError> {
     if args.transcript {
         return super::transcript::export(store, &args.job, page);
     }
-    let run = find::job(store, &args.job)?.run.no;
+    let run = find::job(store, &args.job, Verb::Look)?.run.no;
     let has_ended =
         |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing != Standing::Open);
     let mut rows = items::each(store, run).filter(has_ended).collect::<Result<Vec<_>, _>>()?;

@@ -143,8 +143,8 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(store: &dyn Store, context: &Context, asked: &str) -> Result<Opened, CliError> {
-        let view = find::run(store, asked)?;
+    fn new(store: &dyn Store, context: &Context, asked: &str, verb: Verb) -> Result<Opened, CliError> {
+        let view = find::run_to(store, asked, verb)?;
         let id = &view.run.id;
         let not_kept = || FilesError::NotKept { run: called(&view) };
         let (kept, directory) = of_run(&view).ok_or_else(not_kept)?;
@@ -183,7 +183,7 @@ pub fn files(args: &FilesArgs, Desk { store, context, page, .. }: Desk) -> Resul
 
 /// Prints what changed, a block for each snapshot.
 fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Result<(), CliError> {
-    let Opened { view, history, mut files } = Opened::new(store, context, run)?;
+    let Opened { view, history, mut files } = Opened::new(store, context, run, Verb::Look)?;
     let objects = &mut files.objects;
     let offset = time::offset(view.run.created_at);
     let mut rows = Vec::new();
@@ -312,7 +312,7 @@ fn texts(objects: &mut Objects, change: &Change) -> Result<Option<(String, Strin
 }
 
 fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
-    let mut opened = Opened::new(store, context, &args.run)?;
+    let mut opened = Opened::new(store, context, &args.run, Verb::Look)?;
     let from = opened.at(args.from)?;
     let to = args.to.map_or_else(|| opened.newest(), |to| opened.at(Some(to)))?;
     let objects = &mut opened.files.objects;
@@ -345,7 +345,7 @@ fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut P
 }
 
 fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
-    let mut opened = Opened::new(store, context, &args.run)?;
+    let mut opened = Opened::new(store, context, &args.run, Verb::Look)?;
     let asked = args.path.rsplit_once('@').and_then(|(path, entry)| Some((path, entry.parse::<i64>().ok()?)));
     let (path, snapshot) = match asked {
         Some((path, entry)) => (path, opened.at(Some(entry))?),
@@ -389,7 +389,7 @@ fn bring_back(
     force: &[String],
     page: &mut Page,
 ) -> Result<u8, CliError> {
-    let mut opened = Opened::new(store, context, run)?;
+    let mut opened = Opened::new(store, context, run, Verb::Restore)?;
     let status = opened.view.run.status;
     if matches!(status, Status::Running | Status::Waiting | Status::Sleeping) {
         return Err(FilesError::InUse { run: called(&opened.view), status }.into());

@@ -83,7 +83,7 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
     let (Some(into), Some(at)) = (&args.into, args.at.map(Seq)) else {
         return Err(CliError::usage("--into wants --at ENTRY", None));
     };
-    let view = find::run(store, &args.run)?;
+    let view = find::run_to(store, &args.run, Verb::Branch)?;
     let run = || called(&view);
     let not_kept = || FilesError::NotKept { run: run() };
     let (kept, works_in) = of_run(&view).ok_or_else(not_kept)?;
@@ -163,10 +163,9 @@ fn forked(
 
 /// Finds the job that has this name, or else the run.
 fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
-    match find::job(store, asked) {
-        Ok(view) => Ok(view),
-        Err(e) if jsonl::is_file(asked) => Err(e),
-        Err(_) => find::run(store, asked),
+    match find::job(store, asked, Verb::Branch) {
+        Err(CliError::Store(store::Error::Engine(engine::Error::NotAJob { id }))) => find::run(store, &id),
+        found => found,
     }
 }
 

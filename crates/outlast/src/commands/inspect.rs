@@ -13,7 +13,7 @@ use outlast_process::identity;
 use outlast_view::{Job, end_words};
 
 use super::{Needs, export::exception, jobs, prelude::*};
-use crate::render::story;
+use crate::render::{short::short, story};
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
 ///
@@ -42,7 +42,7 @@ const SHORT: usize = 5;
 const FEW: usize = 3;
 
 pub fn inspect(args: &InspectArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
-    let found = find::jobs(store, &args.job)?;
+    let found = find::jobs(store, &args.job, Verb::Look)?;
     let told = found.into_iter().filter_map(|view| Some((view::job(&view)?, view)));
     let told = told.map(|(job, view)| JobReport::gather(store, job, view)).collect::<Result<Vec<_>, _>>()?;
     if page.look.json {
@@ -198,13 +198,10 @@ impl JobReport {
         self.by_attempt.iter().map(|(no, (_, at))| (*no, *at)).max_by_key(|(no, at)| (*at, *no))
     }
 
-    /// Returns the time during which attempts were open and the time since the first one began, in milliseconds.
+    /// Returns the run's active time as of the last heartbeat, and the time since its first attempt began, in milliseconds.
     fn times(&self) -> (i64, i64) {
-        let active =
-            self.attempts.iter().map(|a| a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).sum();
         let run = &self.view.run;
-        let wall = run.wall_ms(run.ended_at.unwrap_or(self.now));
-        (active, wall)
+        (self.view.envelope.spent[Unit::ActiveMs], run.wall_ms(run.ended_at.unwrap_or(self.now)))
     }
 
     /// Formats how far the job is: its items, the rate, and the time left.
@@ -233,7 +230,7 @@ impl JobReport {
         let (look, run) = (page.look, &self.view.run);
         let c = &self.job;
         let name = look::clean(&jobs::name(&self.view)).replace('\n', " ");
-        let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", run.id) };
+        let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", short(&self.view)) };
         let status = look.paint(look::of_status(run.status), run.status.name());
         page.line(&format!("{}{id}  {status}", look.paint(Paint::Strong, &name)))?;
         if let Some(halt) = &run.halt {
@@ -245,13 +242,13 @@ impl JobReport {
         ))?;
         page.line(&format!("  {}", self.progress()))?;
         page.line(&format!("  {}", gaps(&self.done, args.gaps)))?;
-        let e = &self.view.envelope;
-        let doubt = match e.doubt.cost() {
+        let own = self.view.run.own;
+        let doubt = match own.doubt_nano_usd {
             0 => String::new(),
             doubt => format!(", {} usd in doubt", usd(doubt)),
         };
-        let calls = some(e.spent[Unit::Calls], "call");
-        page.line(&format!("  {} usd for {calls}{doubt}", usd(e.spent.cost())))?;
+        let calls = some(own.paid_calls(), "call");
+        page.line(&format!("  {} for {calls}{doubt}{}", cost(&self.view), unpaid(own.unpaid_calls)))?;
         for line in &self.unheld {
             page.line(&format!("  {}", look::clean_line(line, usize::MAX)))?;
         }
@@ -323,7 +320,7 @@ impl JobReport {
             table.row(vec![
                 a.no.0.to_string().into(),
                 time::moment(a.started_at).into(),
-                time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
+                time::span(self.drivers.up_ms(a, self.now)).into(),
                 results.to_string().into(),
                 if results > 0 { farthest.to_string() } else { String::new() }.into(),
                 a.exit
@@ -364,7 +361,7 @@ shape! {
 shape! {
     /// Attempt with the number of its results and the highest input index among them.
     ShownAttempt(report: &JobReport, a: &Attempt; let reached = report.by_attempt.get(&a.no.0)) {
-        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a, report.loss(a));
+        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a, report.loss(a), report.drivers.up_ms(a, report.now));
         results: i64 = reached.map_or(0, |r| r.0);
         farthest: Option<i64> = reached.map(|r| r.1);
     }

@@ -4,8 +4,10 @@ use outlast_core::reads::{
     items::{self, Again},
     unheld,
 };
+use outlast_view::with_children;
 
 use super::prelude::*;
+use crate::render::short::short;
 
 /// List batch jobs, newest first
 #[derive(Args, Clone, Debug)]
@@ -89,6 +91,7 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
         ">per min",
         ">left",
         ">usd",
+        ">with children",
         ">in doubt",
         ">age",
     ]);
@@ -96,7 +99,7 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
         let (run, Some(job)) = (&view.run, view::job(view)) else { continue };
         let mut row = vec![
             job.name.into(),
-            Cell::whole(run.id.as_str()),
+            Cell::whole(short(view)),
             Cell::painted(run.status.name(), look::of_status(run.status)),
         ];
         let counts = [job.done, job.failed, job.dead, job.skipped, job.open];
@@ -104,8 +107,9 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
         row.push(if job.is_at_least { format!("≥ {}", job.items) } else { job.items.to_string() }.into());
         row.push(job.per_minute.map(|rate| format!("{rate:.1}")).unwrap_or_default().into());
         row.push(job.left_ms.map(time::about).unwrap_or_default().into());
-        row.push(usd(view.envelope.spent.cost()).into());
-        row.push(match view.envelope.doubt.cost() {
+        row.push(usd(view.run.own.cost_nano_usd).into());
+        row.push(with_children(view).map(usd).unwrap_or_default().into());
+        row.push(match view.run.own.doubt_nano_usd {
             0 => String::new().into(),
             doubt => usd(doubt).into(),
         });
@@ -125,7 +129,7 @@ pub fn retry(args: &RetryArgs, Desk { store, by, page, .. }: Desk) -> Result<(),
     if !args.failed && args.key.is_empty() {
         return Err(CliError::usage("no items are named", Some("give --failed, or --key KEY")));
     }
-    let view = find::job(store, &args.job)?;
+    let view = find::job(store, &args.job, Verb::Change)?;
     let again = Again { keys: args.key.clone(), failed: args.failed, reuse_answers: args.reuse_answers };
     let keys = items::reset(store, by, view.run.no, &again)?;
     if page.look.json {

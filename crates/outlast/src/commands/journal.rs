@@ -79,7 +79,9 @@ pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk
         return entries.filter(is_shown).try_for_each(|entry| tell(store, &entry?, page));
     }
     let offset = time::offset(view.run.created_at);
-    let rows = entries.filter(is_shown).map(|entry| Ok::<_, CliError>(entry::cells(&entry?, &offset)));
+    let rows = entries
+        .filter(is_shown)
+        .map(|entry| Ok::<_, CliError>(entry::cells(&gist::as_told(store, entry?)?, &offset)));
     match page.table(entry::head(&offset), 0, rows)? {
         0 => Ok(page.line("no entries yet")?),
         _ => Ok(()),
@@ -95,7 +97,7 @@ fn is_told(store: &dyn Store, view: &RunView, args: &JournalArgs) -> Result<bool
 /// Prints an entry by its gist.
 fn tell(store: &dyn Store, e: &Entry, page: &mut Page) -> Result<(), CliError> {
     let gist = gist::gist(store, e)?;
-    Ok(page.line(&entry::told_line(e, gist.as_deref(), page.look))?)
+    Ok(page.line(&entry::told_line(&gist::as_told(store, e.clone())?, gist.as_deref(), page.look))?)
 }
 
 /// Prints each entry when it opens and again when its state changes.
@@ -128,7 +130,7 @@ fn follow(
         let mut print = |e: &Entry| match is_told {
             _ if !page.look.json && !args.all && e.is_bookkeeping() => Ok(()),
             true => tell(store, e, page),
-            false => print(&id, e, page),
+            false => print(store, &id, e, page),
         };
         for e in changed {
             print(&e)?;
@@ -159,10 +161,10 @@ fn may_change(state: State) -> bool {
     matches!(state, State::Open | State::Unknown)
 }
 
-fn print(run: &RunId, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+fn print(store: &dyn Store, run: &RunId, e: &Entry, page: &mut Page) -> Result<(), CliError> {
     match page.look.json {
         true => page.json_line(&view::Entry::new(run, e))?,
-        false => page.line(&entry::line(e, page.look))?,
+        false => page.line(&entry::line(&gist::as_told(store, e.clone())?, page.look))?,
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{cell::Cell as Flag, collections::BTreeSet, fs, path::PathBuf};
 
 use outlast_core::reads::runs::{self, RunSearch};
-use outlast_view::listed;
+use outlast_view::{listed, with_children};
 
 use super::prelude::*;
 use crate::{
@@ -129,9 +129,11 @@ fn head() -> Table {
         "run",
         "status",
         ">usd",
+        ">with children",
         ">list price",
         ">of",
         ">calls",
+        ">failed",
         ">age",
         "next",
         "directory",
@@ -166,15 +168,17 @@ fn word(view: &RunView, names: &mut BTreeSet<String>) -> String {
 }
 
 fn cells(view: &RunView, names: &mut BTreeSet<String>, now: Micros) -> Vec<Cell> {
-    let (run, e, listed) = (&view.run, &view.envelope, listed(view));
+    let (run, e, own, listed) = (&view.run, &view.envelope, view.run.own, listed(view));
     let unless_zero = |nano| if nano == 0 { Cell::default() } else { usd(nano).into() };
     vec![
         Cell::whole(word(view, names)),
         Cell::painted(run.status.name(), look::of_status(run.status)),
-        if listed > 0 { unless_zero(e.spent.cost() - listed) } else { usd(e.spent.cost()).into() },
+        if listed > 0 { unless_zero(own.cost_nano_usd - listed) } else { usd(own.cost_nano_usd).into() },
+        with_children(view).map(usd).unwrap_or_default().into(),
         unless_zero(listed),
         e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
-        e.spent[Unit::Calls].to_string().into(),
+        own.paid_calls().to_string().into(),
+        if own.unpaid_calls > 0 { own.unpaid_calls.to_string().into() } else { Cell::default() },
         time::age(now.ms_since(run.created_at)).into(),
     ]
 }

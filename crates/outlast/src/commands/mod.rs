@@ -345,7 +345,7 @@ impl Command {
             ),
             Command::Import(args) => ("import", Persons, NO_FILES, printed(args, bundle::import::import)),
             Command::Snapshot(args) => {
-                let rule = OwnRuns(Some(&args.run), find::Verb::Look);
+                let rule = OwnRuns(Some(&args.run), find::Verb::Branch);
                 ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))
             }
             Command::Fork(args) if args.into.is_some() => {

@@ -28,7 +28,7 @@ pub use crate::{
         say::say,
     },
     render::{
-        amount::{amount, some, unit_word, usd},
+        amount::{amount, cost, some, unit_word, unpaid, usd},
         entry,
         look::{self, Look, Page, Paint},
         next::{ChangedRun, Next, next, next_with},

@@ -7,7 +7,10 @@ use outlast_core::reads::spend::{self, Grouping, Sum};
 use super::{plan::Shown, prelude::*};
 use crate::{
     program::resume_tax::{self, Tax},
-    render::{short::short_id, time::When},
+    render::{
+        short::{called_now, short_id},
+        time::When,
+    },
 };
 
 /// Sum up what calls cost
@@ -47,7 +50,7 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), Cli
     let plans = Shown::all(store, now)?;
     let taxes = if args.resume_tax { taxes(store, since, until)? } else { Vec::new() };
     if page.look.json {
-        let each = taxes.iter().map(|(run, tax)| RunTax { run, tax: *tax });
+        let each = taxes.iter().map(|(view, tax)| RunTax { run: &view.run.id, tax: *tax });
         return Ok(page.json(&ShownSpend {
             spend: view::Spend::new(&told, &args.by, args.since.map(|_| since), until),
             resume_tax: args.resume_tax.then(|| each.collect()),
@@ -58,7 +61,8 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), Cli
         true => page.line("no calls")?,
         false => print(args, &told, page)?,
     }
-    for (run, tax) in &taxes {
+    for (view, tax) in &taxes {
+        let run = called_now(store, view)?;
         page.line(&format!("{run}: {}", resume_tax::line(tax).unwrap_or_default()))?;
     }
     if args.resume_tax && taxes.is_empty() {
@@ -75,13 +79,13 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), Cli
 }
 
 /// Returns what restarted agents bought again, for each run with calls in this time, the dearest first.
-fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunId, Tax)>, CliError> {
+fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunView, Tax)>, CliError> {
     let runs: BTreeSet<RunNo> = store.ledger(since, until)?.iter().map(|line| line.run).collect();
     let mut found = Vec::new();
     for no in runs {
         let Some(view) = store.run(no)? else { continue };
         let tax = resume_tax::tax_within(store, &view, &(since..until))?;
-        found.extend((tax.tokens > 0).then_some((view.run.id, tax)));
+        found.extend((tax.tokens > 0).then_some((view, tax)));
     }
     found.sort_by_key(|(_, tax)| std::cmp::Reverse((tax.cost_nano_usd, tax.tokens)));
     Ok(found)
@@ -94,6 +98,7 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     let mut columns: Vec<&str> = names.iter().map(String::as_str).collect();
     columns.extend([
         ">calls",
+        ">failed",
         ">tokens",
         if total.listed_nano_usd > 0 { ">billed, usd" } else { ">usd" },
         ">list price",
@@ -105,8 +110,9 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     let numbers = |s: &Sum, paint: Paint| {
         let unless_zero = |nano| if nano == 0 { String::new() } else { usd(nano) };
         let billed = usd(s.spent_nano_usd - s.listed_nano_usd);
-        let mut told =
-            vec![s.calls.to_string(), s.tokens.to_string(), billed, unless_zero(s.listed_nano_usd)];
+        let failed = if s.unpaid_calls > 0 { s.unpaid_calls.to_string() } else { String::new() };
+        let mut told = vec![(s.calls - s.unpaid_calls).to_string(), failed, s.tokens.to_string(), billed];
+        told.push(unless_zero(s.listed_nano_usd));
         told.push(unless_zero(s.doubt_nano_usd));
         told.extend(unbacked.then(|| unless_zero(s.unbacked_nano_usd)));
         told.into_iter().map(move |t| Cell::painted(t, paint))
@@ -131,10 +137,6 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), C
     row.extend(numbers(total, Paint::Strong));
     table.row(row);
     page.text(&table.render(page.look, 0))?;
-    if total.unpaid_calls > 0 {
-        let all = some(total.calls, "call");
-        page.line(&format!("{} of {all} failed and cost nothing", total.unpaid_calls))?;
-    }
     if total.unpriced_calls > 0 {
         let count = some(total.unpriced_calls, "call");
         page.line(&format!("{count}: what has no known price is in no sum"))?;

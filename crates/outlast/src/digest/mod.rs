@@ -29,7 +29,7 @@ use outlast_server::api::read::gist;
 use outlast_view::{
     Approval, Digest, DigestCost, DigestOutage, DigestRemoved, DigestRun, Run, Standing, Time, Wait,
     end_words,
-    money::{Billed, InDoubt, Listed, Rebought},
+    money::{Billed, InDoubt, Listed, Rebought, WithChildren},
 };
 
 pub use self::words::{text, title};
@@ -86,6 +86,8 @@ struct Facts {
     died: BTreeSet<AttemptNo>,
     waits: Vec<waits::Wait>,
     sum: Sum,
+    /// Charge of its children and forks, in nano-USD.
+    below_nano_usd: i64,
     asks: bool,
 }
 
@@ -118,6 +120,14 @@ pub fn gather(
     for line in store.ledger(since, until)? {
         facts.entry(line.run).or_default();
         sums.entry(line.run).or_default().push(line);
+    }
+    for (no, lines) in &sums {
+        let charge: i64 = lines.iter().map(|line| line.spent_nano_usd).sum();
+        let mut above = store.run(*no)?.and_then(|view| view.run.parent);
+        while let Some(parent) = above {
+            facts.entry(parent).or_default().below_nano_usd += charge;
+            above = store.run(parent)?.and_then(|view| view.run.parent);
+        }
     }
     let pending = ApprovalFilter { run: None, open: true, limit: MOST_PENDING };
     let asked: Vec<View> = approvals::list(store, &pending, Some(approval::Status::Pending))?;
@@ -164,9 +174,9 @@ pub fn gather(
         link: ground.link_to(None),
         calls: total.calls,
         unpaid_calls: total.unpaid_calls,
-        cost: cost(&total, deaths, rebought),
+        cost: cost(&total, 0, deaths, rebought),
         removed: (gone.calls > 0).then(|| {
-            let DigestCost { billed, listed, .. } = cost(&gone, 0, 0);
+            let DigestCost { billed, listed, .. } = cost(&gone, 0, 0, 0);
             DigestRemoved { calls: gone.calls - gone.unpaid_calls, billed, listed }
         }),
         outages: outages(waited),
@@ -206,7 +216,7 @@ fn run(
             Vec::new()
         },
         link: ground.link_to(Some(&row.id)),
-        in_this_time: cost(&facts.sum, facts.deaths(), bought_again),
+        in_this_time: cost(&facts.sum, facts.below_nano_usd, facts.deaths(), bought_again),
         how_it_died: ends.collect(),
         waits: waits.map(Wait::new).collect(),
         still_since: still_since(store, row)?.map(Time),
@@ -218,13 +228,15 @@ fn run(
     })
 }
 
-fn cost(sum: &Sum, deaths: i64, rebought: i64) -> DigestCost {
+/// Returns what calls cost. `below`: charge of the children and forks of the run whose calls they are, in nano-USD.
+fn cost(sum: &Sum, below: i64, deaths: i64, rebought: i64) -> DigestCost {
     let (spent, listed) = (sum.spent_nano_usd, sum.listed_nano_usd);
     let rebought = Rebought::new(rebought);
     let in_doubt = InDoubt::new(sum.doubt_nano_usd);
     DigestCost {
         billed: Billed::new(spent - listed),
         listed: Listed::new(listed),
+        with_children: WithChildren::new((below != 0).then_some(spent + below)),
         deaths,
         rebought,
         in_doubt,

@@ -6,7 +6,7 @@ use outlast_view::{
 };
 
 use crate::render::{
-    amount::some,
+    amount::{beside, some, unpaid},
     look::{clean, clean_line},
     short::short_id,
     story::{asks, items, last_words, newest, out_of, waited},
@@ -83,9 +83,7 @@ fn money_words(digest: &Digest) -> String {
     if in_doubt.nano() > 0 {
         out.push_str(&format!(", {} usd in doubt", money::usd(in_doubt.nano())));
     }
-    if digest.unpaid_calls > 0 {
-        out.push_str(&format!("; {} failed and cost nothing", some(digest.unpaid_calls, "call")));
-    }
+    out.push_str(&unpaid(digest.unpaid_calls));
     if let Some(DigestRemoved { calls, billed, listed }) = &digest.removed {
         let all = paid(*calls, billed, listed);
         out.push_str(&format!("\nremoved runs, on these days as a whole: {all}"));
@@ -114,14 +112,16 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
     let end = told.still_since.unwrap_or(digest.until).0;
     let took =
         run.began_at.map_or_else(String::new, |began| format!(", {}", time::about(end.ms_since(began.0))));
+    let below = beside(Some(told.in_this_time.with_children.nano()).filter(|all| *all != 0));
     let money = match (told.in_this_time.billed.nano(), told.in_this_time.listed.nano()) {
-        (0, 0) => String::new(),
+        (0, 0) if below.is_empty() => String::new(),
         (billed, 0) => format!(", {} usd", money::usd(billed)),
         (0, listed) => format!(", list price {} usd", money::usd(listed)),
         (billed, listed) => {
             format!(", {} usd and {} usd at list price", money::usd(billed), money::usd(listed))
         }
     };
+    let money = money + &below;
     let money = match told.in_this_time.in_doubt.nano() {
         0 => money,
         doubt => format!("{money}, {} usd in doubt", money::usd(doubt)),

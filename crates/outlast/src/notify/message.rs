@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
-    envelope::Unit,
     events::{Event, Kind},
     store::RunView,
     words::{Micros, RunId},
@@ -20,7 +19,7 @@ use super::{
 use crate::{
     digest::{self, Ground},
     render::{
-        amount::{some, usd},
+        amount::{cost, some, unpaid, usd},
         short::{called, short},
         time,
     },
@@ -159,13 +158,13 @@ fn cut(text: &str, most: usize) -> String {
 
 /// Returns how long the run took by `at`, what it cost so far, and where it runs.
 fn facts(view: &RunView, at: Micros, host: &str) -> String {
-    let (run, spent) = (&view.run, &view.envelope.spent);
+    let (run, own) = (&view.run, view.run.own);
     let took = run.began_at.map(|began| time::about(at.ms_since(began)));
     let cost = match &view.spec.login {
-        Some(_) => format!("list price {} usd, not billed", usd(spent.cost())),
-        None => format!("{} usd", usd(spent.cost())),
+        Some(_) => format!("list price {}, not billed", cost(view)),
+        None => cost(view),
     };
-    let cost = format!("{}, {cost}", some(spent[Unit::Calls], "call"));
+    let cost = format!("{}, {cost}{}", some(own.paid_calls(), "call"), unpaid(own.unpaid_calls));
     took.into_iter().chain([cost, format!("on {host}")]).collect::<Vec<_>>().join("; ")
 }
 

@@ -48,7 +48,7 @@ impl Topic {
             Topic::Budget80 => (true, "80 % of a limit is spent"),
             Topic::Budget100 => (true, "a limit is spent"),
             Topic::Overrun => (true, "more was billed than a call held"),
-            Topic::Doubt => (true, "the outcome of a call is unknown"),
+            Topic::Doubt => (true, "a call is in doubt"),
             Topic::Outage => (true, "its provider is out"),
             Topic::OutageEnded => (true, "its provider answers again"),
             Topic::Death => (false, "its agent died"),

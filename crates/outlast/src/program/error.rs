@@ -57,7 +57,7 @@ impl Candidate {
             name: view.run.job.as_ref().map(|job| job.name.clone()).or_else(|| view.spec.name.clone()),
             status: view.run.status.name(),
             age_ms: now.ms_since(view.run.created_at),
-            spent_nano_usd: view.envelope.spent.cost(),
+            spent_nano_usd: view.run.own.cost_nano_usd,
         }
     }
 }

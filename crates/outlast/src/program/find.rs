@@ -43,6 +43,10 @@ pub enum Verb {
     End,
     /// Removes runs that have ended.
     Remove,
+    /// Names a point of a run, in any status, or begins another run from it.
+    Branch,
+    /// Changes the files of a run that nobody drives.
+    Restore,
 }
 
 impl Verb {
@@ -50,7 +54,8 @@ impl Verb {
     pub fn fits(self, view: &RunView) -> bool {
         let status = view.run.status;
         match self {
-            Verb::Look => true,
+            Verb::Look | Verb::Branch => true,
+            Verb::Restore => !matches!(status, Status::Running | Status::Waiting | Status::Sleeping),
             Verb::Resume => {
                 let resumable = matches!(
                     status,
@@ -70,7 +75,8 @@ impl Verb {
     /// Returns whether the verb takes the newest of several runs that fit the name as `rank` says: it only reads, or it
     /// can act on none of them. A failed run is resumed alone, too: older ones of its name are history.
     fn guesses(self, rank: Rank) -> bool {
-        let acts = rank.fits && (rank.lives || self == Verb::Remove);
+        let acts_on_ended = matches!(self, Verb::Remove | Verb::Branch | Verb::Restore);
+        let acts = rank.fits && (rank.lives || acts_on_ended);
         rank.is_name && (self == Verb::Look || !acts)
     }
 }
@@ -138,12 +144,18 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     let Some(view) = found.into_iter().next() else {
         return Err(CliError::NoSuchRun { asked: asked.chars().take(140).collect() });
     };
+    tell_taken(store, asked, &view, all)?;
+    Ok(view)
+}
+
+/// Prints which run was taken of `all` that `asked` may mean.
+fn tell_taken(store: &dyn Store, asked: &str, view: &RunView, all: usize) -> Result<(), store::Error> {
     if all > 1 {
         let age = time::age(store.now()?.ms_since(view.run.created_at));
-        let (id, status) = (short::short(&view), view.run.status.name());
+        let (id, status) = (short::short(view), view.run.status.name());
         say(&format!("{asked:?} is {id}, {status}, begun {age} ago: one of {all} runs that it may mean"));
     }
-    Ok(view)
+    Ok(())
 }
 
 /// Finds the last run that was begun in `directory` and on which `verb` can act, else the last run there, and prints
@@ -221,8 +233,8 @@ fn ambiguous(
 /// `asked` is a file of results, finds the job in it.
 ///
 /// Errors: `NoSuchRun`, `AmbiguousRun`, `NotAJob`.
-pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
-    let mut found = jobs(store, asked)?;
+pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
+    let mut found = jobs(store, asked, verb)?;
     if found.len() > 1 {
         return Err(ambiguous(store, asked, &found, found.len())?);
     }
@@ -231,23 +243,34 @@ pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 
 /// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it, without forks: a fork
 /// has a file of its own.
-pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
+pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>, CliError> {
     let file = jsonl::is_file(asked);
     if let Some(view) = if file { None } else { with_id(store, asked)? } {
         return is_job(view).map(|view| vec![view]);
     }
     let mut found: Vec<RunView> = Vec::new();
+    let (mut named, mut count) = (Vec::new(), 0);
     for view in runs::each(store, RunFilter { jobs: true, ..RunFilter::default() }) {
         let view = view?;
         let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { continue };
         let known = found.iter().any(|v| v.run.job.as_ref().is_some_and(|job| job.name == name));
         let ours = if file { view.run.parent.is_none() } else { name == asked };
+        if ours && !file {
+            count += 1;
+            named.extend((count <= LISTED).then(|| view.clone()));
+        }
         if ours && !known {
             found.push(view);
         }
     }
     if found.is_empty() && !file {
-        return is_job(run(store, asked)?).map(|view| vec![view]);
+        return is_job(run_to(store, asked, verb)?).map(|view| vec![view]);
+    }
+    if count > 1 && verb == Verb::Branch {
+        return Err(ambiguous(store, asked, &named, count)?);
+    }
+    if let [view] = found.as_slice() {
+        tell_taken(store, asked, view, count)?;
     }
     Ok(found)
 }

@@ -1,7 +1,11 @@
 //! Amounts of an envelope's units, for people.
 
-use outlast_core::envelope::{Amounts, Unit};
+use outlast_core::{
+    envelope::{Amounts, Unit},
+    store::RunView,
+};
 pub use outlast_view::money::usd;
+use outlast_view::with_children;
 
 use super::time;
 
@@ -26,6 +30,25 @@ pub fn some(count: i64, one: &str) -> String {
         (1, _) => format!("1 {one}"),
         (_, Some(stem)) => format!("{count} {stem}ries"),
         _ => format!("{count} {one}{}", if one.ends_with('s') { "es" } else { "s" }),
+    }
+}
+
+/// Formats what a run's own calls cost, and where its children or forks cost something, the sum with them:
+/// `0.42 usd (0.61 with children)`.
+pub fn cost(view: &RunView) -> String {
+    format!("{} usd{}", usd(view.run.own.cost_nano_usd), beside(with_children(view)))
+}
+
+/// Formats a cost with children, in nano-USD, as it stands behind the cost without them; empty if there is none.
+pub fn beside(with_children: Option<i64>) -> String {
+    with_children.map_or_else(String::new, |all| format!(" ({} with children)", usd(all)))
+}
+
+/// Tells calls that failed and cost nothing, as it stands behind the number of paid ones; empty if there are none.
+pub fn unpaid(calls: i64) -> String {
+    match calls {
+        0 => String::new(),
+        calls => format!("; {} failed and cost nothing", some(calls, "call")),
     }
 }
 

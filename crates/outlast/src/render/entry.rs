@@ -38,7 +38,7 @@ pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");
     let mut out = format!("{:>5}  {}  {}  ", e.seq.0, time::moment(e.opened_at), pad(kind(e).into(), 10));
-    out.push_str(&look.paint(paint(e.state), &pad(e.state.name().into(), 7)));
+    out.push_str(&look.paint(paint(e.state), &pad(e.state.word().into(), 8)));
     out.push_str(&format!(
         "  {}  {:>13}  {:>12}  {:>4}",
         pad(clean_line(&what(e), 28), 28),
@@ -70,8 +70,11 @@ pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
     let mut marks = marks(e);
     // The gist of a call says what came of it.
     let subject = match gist {
+        // It says what came of a call.
         Some(gist) => gist.to_owned(),
-        None if e.kind == Kind::Call => format!("{} {}", what(e), e.state.name()),
+        None if e.kind == Kind::Call || e.state == State::Unknown => {
+            format!("{} {}", what(e), e.state.word())
+        }
         None => format!("{} {}", kind(e), what(e)),
     };
     marks.insert(0, subject);
@@ -96,7 +99,7 @@ pub fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
         e.seq.to_string().into(),
         time::cell(e.opened_at, offset).into(),
         kind(e).into(),
-        Cell::painted(e.state.name(), paint(e.state)),
+        Cell::painted(e.state.word(), paint(e.state)),
         what(e).into(),
         tokens(e).into(),
         cost(e).into(),
@@ -156,7 +159,7 @@ fn cost(e: &Entry) -> String {
     format!("{sign}{}", usd(e.held.cost() + e.spent.cost()))
 }
 
-/// Lists what is unusual about the entry, such as a replay or an unknown outcome.
+/// Lists what is unusual about the entry, such as a replay.
 fn marks(e: &Entry) -> Vec<String> {
     let mut marks = Vec::new();
     let call = e.call.as_deref();
@@ -184,7 +187,6 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(tool) = &e.tool {
         match e.state {
             State::Open if !tool.is_sent() => marks.push("not sent yet".into()),
-            State::Unknown => marks.push("in doubt".into()),
             _ if tool.resolved => marks.push("said by a person".into()),
             _ => {}
         }
@@ -205,9 +207,6 @@ fn marks(e: &Entry) -> Vec<String> {
     }
     let Some(call) = call else { return marks };
     let (overrun, unbacked) = (call.overrun(), e.unbacked());
-    if e.is_lost() && (e.held.cost() > 0 || unbacked.cost() > 0) {
-        marks.push("in doubt".into());
-    }
     if let Some(tries) = tries(call) {
         marks.push(tries);
     }

@@ -12,7 +12,7 @@ use outlast_view::{Run, shape};
 use serde::Serialize;
 
 use super::{amount::unit_word, did::Did, time};
-use outlast_process::start_error;
+use outlast_process::{exit_policy, start_error};
 
 /// Next step that is suggested to a person for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -137,6 +137,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             Vec::new(),
         ),
     };
+    let is_futile = supervised && run.error.as_deref().is_some_and(exit_policy::is_futile);
     let left = run.job.as_ref().and_then(|job| unfinished(&job.counts));
     match run.status {
         Status::Running if run.stop_requested && run.job.is_some() => {
@@ -179,6 +180,12 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
             told("never started", "its command cannot be started: correct it and type it again", Vec::new())
         }
+        // Resumed, the same command would end the same way.
+        Status::Failed if is_futile && run.own.calls == 0 && run.replayed == 0 => told(
+            "correct its command",
+            "read what it printed, correct its command and type it again",
+            vec![format!("outlast logs {id}")],
+        ),
         Status::Failed => go_on("resume", "mend why it failed, then resume it"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
     }

@@ -399,7 +399,7 @@ impl Driver {
         let mut view = story::view(self.store.as_ref(), &self.view)?;
         // A run stopped between attempts gets this status only when this process leaves.
         view.run.status = status;
-        story::end(self.store.as_ref(), &view, &self.store.attempts(self.view.run.no)?)?;
+        story::end(&view, &self.store.attempts(self.view.run.no)?);
         if let Some(point) = &self.kill_at {
             let calls = some(i64::try_from(point.calls).unwrap_or(i64::MAX), "new call");
             say(&format!("the point of --kill-at was never reached: there were {calls}"));

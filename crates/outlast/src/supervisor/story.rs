@@ -3,11 +3,11 @@
 use std::io::Write as _;
 
 use outlast_core::{
-    envelope::{Unit, Whose},
-    reads::{room::told_with_above, spend::unpaid_calls},
+    envelope::Whose,
+    reads::room::told_with_above,
     run::attempt::{self, Attempt},
     store::{RunView, Store},
-    words::{NanoUsd, RunNo},
+    words::RunNo,
 };
 use outlast_view as view;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::{
         say::{line, say},
     },
     render::{
-        amount::some,
+        amount::{beside, some, usd},
         next::{Next, next},
         short::called,
     },
@@ -38,34 +38,33 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
 }
 
 /// Prints the summary line at a run's end. Calls that failed and cost nothing are told apart from what was paid.
-pub fn end(store: &dyn Store, view: &RunView, attempts: &[Attempt]) -> Result<(), CliError> {
-    let spent = &view.envelope.spent;
-    let unpaid = unpaid_calls(store, view)?;
-    let (paid, cost) = (some(spent[Unit::Calls] - unpaid, "call"), NanoUsd(spent.cost()));
-    let is_free = spent.cost() == 0 && spent[Unit::Calls] > unpaid;
+pub fn end(view: &RunView, attempts: &[Attempt]) {
+    let own = view.run.own;
+    let paid = some(own.paid_calls(), "call");
+    let is_free = own.cost_nano_usd == 0 && own.paid_calls() > 0;
+    let (cost, below) = (usd(own.cost_nano_usd), beside(view::with_children(view)));
     let mut parts = vec![
         format!("{} · {}", called(view), view.run.status.name()),
         match view.spec.login {
             Some(_) if is_free => format!("{paid} without a known list price, not billed"),
-            Some(_) => format!("{paid} at a list price of {cost} usd, not billed"),
+            Some(_) => format!("{paid} at a list price of {cost} usd{below}, not billed"),
             None if is_free => format!("{paid}, nothing paid"),
-            None => format!("{paid} paid {cost} usd"),
+            None => format!("{paid} paid {cost} usd{below}"),
         },
     ];
-    if unpaid > 0 {
-        parts.push(format!("{} failed", some(unpaid, "call")));
+    if own.unpaid_calls > 0 {
+        parts.push(format!("{} failed", some(own.unpaid_calls, "call")));
     }
     if view.run.replayed > 0 {
         // What a fork shares has no cost of its own that it saved.
         let saved = match view.run.saved_nano_usd {
             0 => String::new(),
-            saved => format!(" ({} usd saved)", NanoUsd(saved)),
+            saved => format!(" ({} usd saved)", usd(saved)),
         };
         parts.push(format!("{} replayed{saved}", some(view.run.replayed, "answer")));
     }
-    let doubt = view.envelope.doubt.cost();
-    if doubt > 0 {
-        parts.push(format!("{} usd in doubt", NanoUsd(doubt)));
+    if own.doubt_nano_usd > 0 {
+        parts.push(format!("{} usd in doubt", usd(own.doubt_nano_usd)));
     }
     let unread = attempt::unread(attempts);
     if unread > 0 {
@@ -75,7 +74,6 @@ pub fn end(store: &dyn Store, view: &RunView, attempts: &[Attempt]) -> Result<()
         parts.push(some(attempts.len() as i64, "attempt"));
     }
     say(&parts.join(" · "));
-    Ok(())
 }
 
 /// Reports that the command asked the proxy for nothing, and why that may be. `tools`: number of its recorded tool calls.

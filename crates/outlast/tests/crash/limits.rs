@@ -277,6 +277,8 @@ fn exit_that_would_come_again_is_not_tried_again() {
         let shown = bed.show("r");
         assert_eq!(shown["attempts"].as_array().unwrap().len(), 1, "{command:?}");
         assert_eq!(shown["status"], if code == 0 { "completed" } else { "failed" }, "{command:?}");
+        // Bug: after a mere bad flag of its command, a run's next step was to resume it, which fails the same way.
+        assert!(!shown["next"]["commands"].to_string().contains("resume"), "{command:?}: {shown}");
     });
 }
 

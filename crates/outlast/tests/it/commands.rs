@@ -18,6 +18,7 @@ use outlast_core::{
     engine::run::{
         end_attempt::Then,
         process::DeclareDead,
+        start::Start,
         tell::{Tell, Word},
     },
     run::{Spec, attempt::Exit, status::Status},
@@ -282,7 +283,16 @@ fn an_unclear_word_lists_what_it_may_mean() {
         shown(&story, &format!("outlast cancel {id}"));
     }
     assert_eq!(shown(&story, "outlast cancel day"), shown(&story, "outlast cancel res-2"));
-    assert_eq!(refused(&story, "outlast rm day").code(), "ambiguous_run");
+    // Bug: undo, fork and snapshot took the newest of several that had ended, and changed it.
+    for line in [
+        "outlast rm day",
+        "outlast undo day",
+        "outlast files restore day a.txt",
+        "outlast fork day --at 0",
+        "outlast snapshot day --name x",
+    ] {
+        assert_eq!(refused(&story, line).code(), "ambiguous_run", "{line}");
+    }
 }
 
 /// A run's name is used again night after night.
@@ -542,15 +552,95 @@ fn an_agents_night_is_told_by_what_was_done() {
     let failed = outlast::agent::truth::Outcome::Finished { code: Some(1) };
     story.ask(outlast::agent::truth::end(opening, &failed));
     begins("toolu_2", "make deploy");
+    for (id, command, outcome) in [
+        ("toolu_3", "make push", outlast::agent::truth::Outcome::Unknown),
+        ("toolu_4", "make tag", outlast::agent::truth::Outcome::Ended),
+    ] {
+        let outlast_core::engine::tool::Tool::Begun(opening) = begins(id, command) else {
+            panic!("begun twice")
+        };
+        story.ask(outlast::agent::truth::end(opening, &outcome));
+    }
     let told = shown(&story, "outlast journal r");
     let lines: Vec<&str> = told.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
     let done: Vec<String> =
         lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(
         done,
-        ["2 08:00:00 Bash `python -m pytest`: exit 1 @1", "3 08:00:00 Bash `make deploy`: at work @1"],
+        [
+            "2 08:00:00 Bash `python -m pytest`: exit 1 @1",
+            "3 08:00:00 Bash `make deploy`: at work @1",
+            "4 08:00:00 Bash `make push`: in doubt @1",
+            "5 08:00:00 Bash `make tag`: in doubt, it was cut off @1",
+        ],
         "{told}"
     );
     let all = shown(&story, "outlast journal r --all");
     assert!(all.contains("outlast:session") && all.contains("toolu_1"), "{all}");
+    // Bug: one tool call was in doubt, failed and unknown, on three faces. Cause: a call whose end nobody saw is stored as
+    // failed, and each face told what it found.
+    for line in ["outlast journal r --all", "outlast journal r", "outlast show r -v", "outlast journal r 4"] {
+        let all = shown(&story, line);
+        let rows = all.lines().filter(|row| row.trim_start().starts_with("4 ") || row.contains("make push"));
+        let said: Vec<&str> = rows.collect();
+        let is_told =
+            |row: &&str| row.contains("in doubt") && !row.contains("failed") && !row.contains("unknown");
+        assert!(!said.is_empty() && said.iter().all(is_told), "{line}: {all}");
+    }
+    assert_eq!(json(&story, "outlast journal r --json")["entries"][3]["state"], "failed", "as it is stored");
+}
+
+/// Bug: a parent cost the sum with its children in `ls` and `show`, and its own alone in the digest; a call that failed was
+/// one of the calls of `inspect`, and none of those of `show`. Cause: each face took its figures where it found some.
+#[test]
+fn a_run_has_one_cost_and_one_number_of_calls_on_every_face() {
+    let story = Story::empty();
+    let job = |name: &str| Spec { name: Some(name.into()), job: Some(name.into()), ..Spec::default() };
+    let parent = story.start("run-1", Some(20_000_000), job("docs"));
+    let actor = story.claim(parent, story.register(1), false);
+    let first = story.go(actor, "one");
+    story.answer(actor, first);
+    let second = story.go(actor, "two");
+    story.refuse(actor, second, 429, None);
+    let child = Start { parent: Some(parent), spec: job("part"), ..Start::new(RunId::new("run-2").unwrap()) };
+    let child = story.ask(child).run;
+    let below = story.claim(child, story.register(2), false);
+    let third = story.go(below, "three");
+    story.answer(below, third);
+    story.clock.advance_ms(60_000);
+    let all = |line: &str, list: &str| {
+        let told = json(&story, line);
+        let rows = told[list].as_array().cloned().unwrap_or_else(|| vec![told.clone()]);
+        rows.into_iter().find(|row| row["run"] == "run-1").unwrap_or_else(|| panic!("{line}: {told}"))
+    };
+    for (line, list) in [
+        ("outlast ls --json", "runs"),
+        ("outlast show run-1 --json", ""),
+        ("outlast inspect run-1 --json", ""),
+        ("outlast jobs --json", "jobs"),
+        ("outlast budget run-1 --json", ""),
+        ("outlast digest --since 1h --json", "runs"),
+        ("outlast spend --by run --json", "lines"),
+    ] {
+        let row = all(line, list);
+        let facts = ["calls", "unpaid_calls", "spent_usd"].map(|fact| row[fact].to_string());
+        assert_eq!(facts, ["2", "1", "\"0.003\""], "{line}");
+        if list != "lines" {
+            assert_eq!(row["with_children_usd"], "0.006", "{line}");
+        }
+    }
+    let digest = all("outlast digest --since 1h --json", "runs");
+    let told = &digest["in_this_time"];
+    assert_eq!((&told["billed_usd"], &told["with_children_usd"]), (&"0.003".into(), &"0.006".into()));
+    let cost = "0.003 usd (0.006 with children)";
+    for (line, wanted) in [
+        ("outlast show run-1", vec![cost, "for 1 call,", "1 call failed"]),
+        ("outlast show run-1 -v", vec![cost, "for 1 call,", "1 call failed"]),
+        ("outlast inspect run-1", vec![cost, "for 1 call;", "1 call failed"]),
+        ("outlast budget run-1", vec![cost]),
+        ("outlast digest --since 1h", vec![cost, "2 calls, 0.006 usd billed; 1 call failed"]),
+    ] {
+        let said = shown(&story, line).replace("\n  ", " ");
+        wanted.iter().for_each(|words| assert!(said.contains(words), "{line}: no {words:?} in\n{said}"));
+    }
 }

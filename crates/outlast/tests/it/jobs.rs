@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use outlast::program::find::{self, Verb};
 use outlast_core::{
     engine::{
         actor::Actor,
@@ -130,7 +131,7 @@ fn a_job_is_found_by_its_name_or_its_run() {
     story.start("enrich-docs:3", None, other);
     story.start("plain", None, Spec::default());
     let check = |asked: &str, wanted: Result<&str, &str>| {
-        let found = outlast::program::find::job(&*story.store, asked).map(|v| v.run.id.to_string());
+        let found = find::job(&*story.store, asked, Verb::Look).map(|v| v.run.id.to_string());
         assert_eq!(found.map_err(|e| e.code()), wanted.map(str::to_owned), "{asked}");
     };
     check("enrich-docs", Ok("enrich-docs:3"));
@@ -138,6 +139,8 @@ fn a_job_is_found_by_its_name_or_its_run() {
     check("enrich", Err("ambiguous_run"));
     check("plain", Err("not_a_job"));
     check("none", Err("unknown_run"));
+    let error = find::job(&*story.store, "enrich-docs", Verb::Branch).unwrap_err();
+    assert_eq!(error.code(), "ambiguous_run", "what changes something takes none of several");
 }
 
 fn standing(story: &Story, run: RunNo, index: i64) -> Standing {

@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use outlast_core::{
     engine::run::{process::Register, start::Start},
     events::{EventQuery, Mark},
-    run::instance::Identity,
+    run::{Own, instance::Identity},
     store::{Ask as _, Durability, Store},
     words::id::RunId,
 };
@@ -17,6 +17,12 @@ use crate::{
     private_postgres::Database,
 };
 
+/// Returns whether the run is there, with the sums of its calls.
+fn has_run(store: &Arc<dyn Store>) -> bool {
+    let no = store.run_no(&RunId::new("kept").unwrap()).unwrap();
+    no.is_some_and(|no| store.run(no).unwrap().unwrap().run.own == Own::default())
+}
+
 /// Adds a run and a process that has left nothing but its row.
 fn use_it(store: &Arc<dyn Store>, pid: u32) {
     let identity =
@@ -26,8 +32,12 @@ fn use_it(store: &Arc<dyn Store>, pid: u32) {
 }
 
 /// Columns that stores of an older format lack, each with its table, by the first format that has them.
-const SINCE: [(i64, &str, &str); 3] =
-    [(4, "entries", "opened_by"), (5, "entries", "taken"), (5, "attempts", "receiving")];
+const SINCE: [(i64, &str, &str); 4] = [
+    (4, "entries", "opened_by"),
+    (5, "entries", "taken"),
+    (5, "attempts", "receiving"),
+    (6, "runs", "own"),
+];
 
 /// SQL that takes from a new store what an older format lacks.
 fn without(format: i64, prefix: &str) -> String {
@@ -63,8 +73,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         // As a migration leaves it that was killed.
         let unfinished = directory.path().join(format!("outlast.db.format-{older}-unfinished"));
         fs::write(&unfinished, b"half of it").unwrap();
-        let kept = |store: &Arc<dyn Store>| store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some();
-        assert!(kept(&open_at(place(&path), false).unwrap()));
+        assert!(has_run(&open_at(place(&path), false).unwrap()));
         assert_eq!(format(&path), FORMAT);
 
         let copy = directory.path().join(format!("outlast.db.format-{older}"));
@@ -76,7 +85,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         assert_eq!(runs, 1);
         assert!(!unfinished.exists());
         fs::remove_file(&copy).unwrap();
-        assert!(kept(&open_at(place(&path), false).unwrap()));
+        assert!(has_run(&open_at(place(&path), false).unwrap()));
         assert!(!copy.exists(), "it was migrated a second time");
     }
 }
@@ -130,7 +139,7 @@ fn a_database_of_an_older_format_is_brought_to_this_one() {
         assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
         sql("UPDATE outlast.instances SET last_seen = 0");
         let store = open_at(&database.url(), false).unwrap();
-        assert!(store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some());
+        assert!(has_run(&store));
         let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
         let told = read(Mark::default());
         let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     envelope::unit::Unit,
-    run::{InDoubt, status::Status},
+    run::{InDoubt, Own, status::Status},
     words::id::RunNo,
 };
 
@@ -95,6 +95,26 @@ pub fn a_parents_own_calls_count_beside_its_childrens(s: &Stage) {
     child.call("x");
     driver.request("y").waits();
     child.request("y").waits();
+}
+
+pub fn a_runs_own_sums_are_those_of_its_own_calls(s: &Stage) {
+    let (parent, child) = family(s, Unit::CostNanoUsd, 9 * FULL);
+    let driver = s.process("driver").claim(parent);
+    driver.buys("own", 70);
+    let failed = driver.call("failed");
+    driver.failed(failed);
+    let lost = driver.call("lost");
+    driver.lost(lost);
+    child.buys("child's", 30);
+    let own = Own { cost_nano_usd: 70, tokens: 70, calls: 3, unpaid_calls: 1, doubt_nano_usd: FULL };
+    assert_eq!(s.row(parent).own, own);
+    assert_eq!((s.money(parent).2, s.spent(parent, Unit::Calls)), (100, 4));
+    assert_eq!(s.row(child.run).own.cost_nano_usd, 30);
+    driver.buys("lost", 40);
+    assert_eq!(
+        s.row(parent).own,
+        Own { cost_nano_usd: 150, tokens: 150, calls: 4, doubt_nano_usd: 0, ..own }
+    );
 }
 
 pub fn the_tightest_of_all_ancestors_decides(s: &Stage) {

@@ -17,7 +17,7 @@ use outlast_core::{
         unit::Unit,
     },
     journal::Entry,
-    run::{Admission, InDoubt, OnDivergence, Run, Unpriced, instance::Identity, status::Status},
+    run::{Admission, InDoubt, OnDivergence, Own, Run, Unpriced, instance::Identity, status::Status},
     store::{Ask, Durability, Error, RunFilter, RunView, Store, state::EventRange},
     words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -260,6 +260,8 @@ pub fn audit(store: &dyn Store) {
         let observed = charged().any(|v| v.run.policy.admission == Admission::Observe);
         let calls = charged().flat_map(|v| calls(store, v.run.no));
         check(&owner.run.id.to_string(), &owner.envelope, calls, gone.child_of(&owner.run), observed);
+        let own = Own::sum(&self::calls(store, owner.run.no));
+        assert_eq!(owner.run.own, own, "the own calls of {}", owner.run.id);
     }
     // The same of the newest window of each named budget.
     for BudgetView { budget, envelope } in store.budgets().unwrap() {

@@ -196,6 +196,7 @@ macro_rules! stories {
                 a_call_is_clamped_to_what_its_parent_has_left,
                 a_child_waits_for_its_siblings_calls_in_flight,
                 a_parents_own_calls_count_beside_its_childrens,
+                a_runs_own_sums_are_those_of_its_own_calls,
                 the_tightest_of_all_ancestors_decides,
                 a_childs_lost_call_is_charged_in_its_parent,
                 a_childs_overrun_is_recorded_in_its_parent,

@@ -248,7 +248,12 @@ impl Admit {
         })
         .with(Unit::Calls, 1);
         let (inherited, inheritances) = match lost.filter(|_| inherit) {
-            Some(lost) => doubt::inherit(l, self.actor.run, lost, &held)?,
+            Some(lost) => {
+                let charged = within::Charged::of(l);
+                let inherited = doubt::inherit(l, self.actor.run, lost, &held)?;
+                charged.post(l)?;
+                inherited
+            }
             // The call inherits nothing, and the chain goes on.
             None => (
                 Amounts::default(),

@@ -104,7 +104,7 @@ impl Settle {
             }
         };
         let overrun = self.note_overrun(l, settled, held);
-        charged.post(l);
+        charged.post(l)?;
         self.count(l)?;
         let run = l.run(self.opening.run)?;
         let own = l.envelope(run.envelope())?;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     engine::{Actor, Error, Loaded},
-    envelope::Amounts,
+    envelope::{Amounts, Unit},
     journal::{Entry, Kind, State, scope},
+    run::Own,
     words::{RunNo, Seq},
 };
 
@@ -43,27 +44,33 @@ pub fn is_over(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     around(l, run, seq).into_iter().any(|s| l.entry(run, s).is_some_and(|e| e.state == State::Done))
 }
 
-/// Amounts that calls inside items and steps were charged before an operation.
-pub struct Charged(Vec<(RunNo, Seq, Amounts)>);
+/// Calls as they were before an operation changed them.
+pub struct Charged(Vec<(RunNo, Seq, Own)>);
 
 impl Charged {
     pub fn of(l: &Loaded) -> Charged {
-        let inner = |e: &&Entry| e.kind == Kind::Call && e.within().is_some();
-        Charged(l.all::<Entry>().filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
+        let calls = l.all::<Entry>().filter(|e| e.kind == Kind::Call);
+        Charged(calls.map(|e| (e.run, e.seq, Own::of(e))).collect())
     }
 
-    /// Adds the amounts posted to each call since [`Charged::of`] to the items and steps around it.
-    pub fn post(self, l: &mut Loaded) {
+    /// Adds what changed in each call since [`Charged::of`] to the sums of its run, and its amounts to the items and steps
+    /// around it.
+    pub fn post(self, l: &mut Loaded) -> Result<(), Error> {
         for (run, seq, before) in self.0 {
-            let posted = l.entry(run, seq).map_or(before, |e| e.spent) - before;
-            if posted.is_zero() {
+            let after = l.entry(run, seq).map_or(before, Own::of);
+            if after == before {
                 continue;
             }
+            l.run_mut(run)?.own.replace(&before, &after);
+            let posted =
+                Amounts::of(after.cost_nano_usd - before.cost_nano_usd, after.tokens - before.tokens)
+                    .with(Unit::Calls, after.calls - before.calls);
             for outer in around(l, run, seq) {
-                if let Some(e) = l.entry_mut(run, outer) {
+                if let Some(e) = l.entry_mut(run, outer).filter(|_| !posted.is_zero()) {
                     e.spent += posted;
                 }
             }
         }
+        Ok(())
     }
 }

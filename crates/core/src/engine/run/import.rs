@@ -16,7 +16,7 @@ use crate::{
     envelope::{Envelope, Owner, audit::Sums},
     journal::{CallDetail, Entry, Payload, Role},
     run::{
-        Attempt, Identity, Instance, Life, Origin, Run, Spec,
+        Attempt, Identity, Instance, Life, Origin, Own, Run, Spec,
         snapshot::{AGENT, namespace},
     },
     state::{
@@ -193,6 +193,8 @@ impl Whole {
             origins: origins.collect::<Result<_, _>>()?,
             budgets: named_budgets(l, parent, &self.spec)?,
             command_key: old.command_key.as_ref().and_then(key),
+            // A bundle of an older version has none.
+            own: Own::sum(&self.entries),
             ..old.clone()
         };
         if run.is_moved() {

@@ -250,7 +250,7 @@ impl DeclareDead {
             doubt::make_unknown(l, run, seq, now)?;
             swept.unknown_calls += 1;
         }
-        charged.post(l);
+        charged.post(l)?;
         for row in &mut l.attempts {
             if row.value.instance == Some(self.instance) && row.value.is_open() {
                 let attempt = row.touched();

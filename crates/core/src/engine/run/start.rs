@@ -8,7 +8,7 @@ use crate::{
     engine::{Error, Loaded, Need, Numbers},
     envelope::{Budget, Envelope, Limits, Owner, Unit},
     journal::{Counts, Job, Payload, Role},
-    run::{Policy, Run, Spec, Status},
+    run::{Own, Policy, Run, Spec, Status},
     words::{AttemptNo, BudgetNo, Fence, Micros, Row, RunId, RunNo, Seq},
 };
 
@@ -117,6 +117,7 @@ impl Start {
             turns: self.spec.looping().map(|_| Box::default()),
             wake_at: None,
             approvals: None,
+            own: Own::default(),
         }));
         Ok(Started { run: RunNo(no.0), created: true, status: Status::Interrupted })
     }

@@ -152,7 +152,7 @@ impl Story {
             table.row(vec![
                 life.name().into(),
                 time::cell(life.first().started_at, &offset).into(),
-                time::about(life.up_ms(self.now)).into(),
+                time::about(life.up_ms(&self.drivers, self.now)).into(),
                 life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(clean_line(&how, 30), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
@@ -184,7 +184,7 @@ impl Story {
                     "  in flight at its death: entry {}, {} {what}, {}",
                     e.seq,
                     e.kind.name(),
-                    e.state.name()
+                    e.state.word()
                 )
             })
             .collect();

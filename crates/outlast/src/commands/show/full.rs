@@ -115,7 +115,7 @@ impl Story {
                 },
                 time::cell(life.first().started_at, &offset).into(),
                 a.ended_at.map(|at| time::cell(at, &offset)).unwrap_or_default().into(),
-                time::about(life.up_ms(self.now)).into(),
+                time::about(life.up_ms(&self.drivers, self.now)).into(),
                 life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(self.how(a), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);

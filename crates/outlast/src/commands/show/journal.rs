@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use outlast_core::run::Run;
+use outlast_server::api::read::gist;
 
 use super::{
     super::{evidence::Evidence, prelude::*, resolve},
@@ -51,7 +52,11 @@ impl Journal {
         let mut journal = Journal {
             count: 0,
             newest: newest().take(ENTRIES).collect::<Result<_, _>>()?,
-            newest_work: newest().filter(is_work).take(ENTRIES).collect::<Result<_, _>>()?,
+            newest_work: newest()
+                .filter(is_work)
+                .take(ENTRIES)
+                .map(|entry| gist::as_told(store, entry?))
+                .collect::<Result<_, _>>()?,
             did: Did::of(&[], attempts.last()),
             calls: Calls::default(),
             waiting: BusyWaiting::default(),
@@ -66,8 +71,6 @@ impl Journal {
         for entry in entries::each(store, run.no) {
             let entry = entry?;
             journal.add(attempts.last(), &entry);
-            // A fork shares entries of its origin, which paid for them.
-            journal.calls.unpaid += i64::from(entry.run == run.no && entry.is_unpaid());
             if resolve::is_doubted(store, &entry)? {
                 journal.doubted.push((entry.key.clone().unwrap_or_default(), entry.seq));
             }

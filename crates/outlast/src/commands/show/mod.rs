@@ -256,8 +256,8 @@ impl<'a> Life<'a> {
     }
 
     /// Returns the time for which the attempts ran, in milliseconds, without the pauses between them.
-    pub fn up_ms(&self, now: Micros) -> i64 {
-        self.0.iter().map(|a| a.ended_at.unwrap_or(now).ms_since(a.started_at)).sum()
+    pub fn up_ms(&self, drivers: &Drivers, now: Micros) -> i64 {
+        self.0.iter().map(|a| drivers.up_ms(a, now)).sum()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{envelope::Amounts, reads::unheld, run::attempt};
+use outlast_view::with_children;
 
 use super::{
     super::{plan::Shown, prelude::*},
@@ -21,8 +22,6 @@ pub struct Calls {
     pub by_attempt: BTreeMap<AttemptNo, i64>,
     pub doubt_count: i64,
     pub failed_nano_usd: i64,
-    /// Failed calls of the run itself that cost nothing.
-    pub unpaid: i64,
     /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
     pub lost: i64,
     pub estimated: i64,
@@ -62,7 +61,7 @@ impl Story {
         let (run, e) = (&self.view.run, &self.view.envelope);
         let mut out = Vec::new();
         let state = |s: State| self.journal.calls.by_state.get(&s).copied().unwrap_or(0);
-        if e.spent[Unit::Calls] > 0 {
+        if self.view.run.own.calls > 0 || with_children(&self.view).is_some() {
             let word = if self.view.spec.login.is_some() { "priced" } else { "paid" };
             out.push(format!("{word:<9} {}", self.price("")));
         }
@@ -88,11 +87,11 @@ impl Story {
         if self.journal.untaken.answers > 0 {
             out.push(format!("untaken   {}, not asked for again so far", self.journal.untaken));
         }
-        if self.journal.calls.doubt_count > 0 || e.doubt.cost() > 0 {
+        if self.journal.calls.doubt_count > 0 {
             let count = some(self.journal.calls.doubt_count, "call");
             out.push(format!(
                 "in doubt  {} usd held for {count} without an answer, which may be paid",
-                usd(e.doubt.cost())
+                usd(self.view.run.own.doubt_nano_usd)
             ));
         }
         let live = e.live(Unit::CostNanoUsd);
@@ -145,14 +144,9 @@ impl Story {
 
     /// Tells what the calls cost: what is billed, or the list price where a subscription pays. `of`: words of the limit.
     pub fn price(&self, of: &str) -> String {
-        let spent = &self.view.envelope.spent;
-        let unpaid = self.journal.calls.unpaid;
-        let failed = match unpaid {
-            0 => String::new(),
-            unpaid => format!("; {} failed and cost nothing", some(unpaid, "call")),
-        };
-        let (calls, tokens) = (some(spent[Unit::Calls] - unpaid, "call"), some(spent.tokens(), "token"));
-        let price = format!("{} usd{of} for {calls}, {tokens}{failed}", usd(spent.cost()));
+        let own = self.view.run.own;
+        let (calls, tokens) = (some(own.paid_calls(), "call"), some(own.tokens, "token"));
+        let price = format!("{}{of} for {calls}, {tokens}{}", cost(&self.view), unpaid(own.unpaid_calls));
         match &self.view.spec.login {
             Some(login) => format!("list price {price}: not billed, by a login of {login}"),
             None => price,

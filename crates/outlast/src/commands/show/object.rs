@@ -69,12 +69,11 @@ shape! {
 shape! {
     /// Attempt with the evidence of how it ended.
     pub ShownAttempt(s: &Story, a: &attempt::Attempt, evidence: &Evidence) {
-        #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a, None) };
+        #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a, None, s.drivers.up_ms(a, s.now)) };
         calls: i64 = s.calls_of(a);
         /// Process that drives it while it is open.
         driver: Option<Driver> = s.drivers.of(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
         #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
-        wall_ms: i64 = a.ended_at.unwrap_or(s.now).ms_since(a.started_at);
         open_at_end: Vec<Seq> = evidence.open.iter().map(|e| e.seq).collect();
         last_lines: Option<Vec<String>> = evidence.lines.clone();
     }

@@ -272,8 +272,9 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     let mut entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
     entries.retain(|e| !e.is_bookkeeping() || is_snapshot(e));
     let mut gists = BTreeMap::new();
-    for entry in entries.iter().rev().take(GISTS) {
+    for entry in entries.iter_mut().rev().take(GISTS) {
         gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
+        entry.state = gist::told_state(store, entry)?;
     }
     // A snapshot before which nothing was changed has no gist.
     entries.retain(|e| !e.is_bookkeeping() || gists.contains_key(&e.seq));
@@ -329,6 +330,7 @@ fn line(view: &RunView, now: Micros, look: Printed) -> String {
         return json!(outlast_view::Run::new(view, now)).to_string();
     }
     let of = e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {}", usd(limit)));
-    let calls = e.spent[Unit::Calls];
-    format!("{}  {}  {} usd{of}, {calls} calls", called(view), run.status.name(), usd(e.spent.cost()))
+    let own = view.run.own;
+    let calls = format!("{}{}", some(own.paid_calls(), "call"), unpaid(own.unpaid_calls));
+    format!("{}  {}  {}{of}, {calls}", called(view), run.status.name(), cost(view))
 }

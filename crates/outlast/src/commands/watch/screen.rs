@@ -1,7 +1,7 @@
 //! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
 
 use outlast_core::reads::approvals::View;
-use outlast_view::{end_words, job};
+use outlast_view::{end_words, job, with_children};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -14,6 +14,7 @@ use super::{Look, Panel, Position, Watched};
 use crate::{
     commands::{plan::Shown, prelude::*},
     render::{
+        amount::beside,
         short::short,
         story::{asks, items, last_words, lives, newest, waited},
     },
@@ -95,17 +96,18 @@ fn state<'a>(state: State) -> Span<'a> {
         State::Void => ("–", Color::DarkGray),
         State::Unknown => ("?", Color::Yellow),
     };
-    Span::styled(format!("{sign} {}", state.name()), Style::new().fg(colour))
+    Span::styled(format!("{sign} {}", state.word()), Style::new().fg(colour))
 }
 
 /// Returns the spend against a limit, as a bar of `width` cells and in words.
 fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
     let e = &view.envelope;
     let (spent, held) = (e.spent.cost(), e.reserved[Unit::CostNanoUsd]);
+    let own = format!("{}{}", usd(view.run.own.cost_nano_usd), beside(with_children(view)));
     let listed = if view.spec.login.is_some() { " list" } else { "" };
     let Some(limit) = e.limits[Unit::CostNanoUsd] else {
         let room = " ".repeat(width);
-        return Line::from(vec![Span::raw(room), Span::raw(format!(" {}{listed}", usd(spent)))]);
+        return Line::from(vec![Span::raw(room), Span::raw(format!(" {own}{listed}"))]);
     };
     let cells = |amount: i64| -> usize {
         let share = if limit > 0 { amount.max(0) as f64 / limit as f64 } else { 1.0 };
@@ -121,7 +123,7 @@ fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
         Span::styled("█".repeat(full), Style::new().fg(colour)),
         Span::styled("▒".repeat(reserved - full), Style::new().fg(colour)),
         Span::styled("░".repeat(width - reserved), FAINT),
-        Span::raw(format!(" {} of {}{listed}", usd(spent), usd(limit))),
+        Span::raw(format!(" {own} of {}{listed}", usd(limit))),
     ])
 }
 
@@ -150,7 +152,7 @@ fn runs(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
             Cell::from(Line::from(status(run.status))),
             Cell::from(Line::styled(name(view), STRONG)),
             Cell::from(meter(view, 8)),
-            Cell::from(Line::from(view.envelope.spent[Unit::Calls].to_string()).right_aligned()),
+            Cell::from(Line::from(view.run.own.paid_calls().to_string()).right_aligned()),
             Cell::from(Line::from(time::age(seen.now.ms_since(began))).right_aligned()),
         ];
         if wide {
@@ -194,7 +196,7 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         Span::styled(clean_line(&name(view), 40), STRONG),
         Span::raw("  "),
         status(run.status),
-        Span::styled(format!("  {}", run.id), FAINT),
+        Span::styled(format!("  {}", short(view)), FAINT),
     ])];
     lines.extend(
         run.why()
@@ -204,7 +206,9 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     let mut money = meter(view, if is_limited { 20 } else { 0 }).spans;
     money.insert(0, Span::raw(if is_limited { " " } else { "" }));
     let unit = if view.spec.login.is_some() { " price in usd, not billed" } else { " usd" };
-    money.push(Span::raw(format!("{unit}   {}", some(view.envelope.spent[Unit::Calls], "call"))));
+    let own = view.run.own;
+    let calls = format!("{unit}   {}{}", some(own.paid_calls(), "call"), unpaid(own.unpaid_calls));
+    money.push(Span::raw(calls));
     if run.replayed > 0 {
         let saved = match run.saved_nano_usd {
             0 => String::new(),
@@ -217,7 +221,7 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines.push(Line::raw(format!(" {}", lives(&watched.attempts))));
     let earlier = watched.attempts.len().saturating_sub(ATTEMPTS);
     for a in watched.attempts.iter().skip(earlier) {
-        let up = a.ended_at.unwrap_or(seen.now).ms_since(a.started_at);
+        let up = watched.drivers.up_ms(a, seen.now);
         let (how, style) = match &a.exit {
             _ if a.is_open() => ("up".to_owned(), Style::new().fg(Color::Blue)),
             Some(exit) => {
@@ -277,7 +281,7 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
         Constraint::Length(6),
         Constraint::Length(8),
         Constraint::Length(10),
-        Constraint::Length(9),
+        Constraint::Length(10),
         Constraint::Fill(1),
         Constraint::Length(8),
         Constraint::Length(12),

@@ -115,7 +115,7 @@ impl RunError {
             RunError::Ended { verb: "resume", .. } => "start it anew with `outlast run --new -- CMD`".into(),
             RunError::Ended { run, .. } => format!("`outlast show {run}` tells how it ended"),
             RunError::NothingToResume { run, status: Status::Failed, .. } => {
-                format!("`outlast resume {run}` takes it up again; `outlast show {run}` says why it failed")
+                format!("`outlast show {run}` says why it failed, and what is next")
             }
             RunError::NothingToResume { .. } => "name one; `outlast ls` lists them".into(),
             RunError::Halted { run, halt: Some(halt) } => halt.hint(run),

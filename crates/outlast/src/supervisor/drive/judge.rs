@@ -89,7 +89,7 @@ impl Driver {
                 self.end_of(life, Exit { code, signal: None }, then).await?;
                 if let RunError::NotStarted(_) = e {
                     let view = story::view(self.store.as_ref(), &self.view)?;
-                    story::end(self.store.as_ref(), &view, &[])?;
+                    story::end(&view, &[]);
                 }
                 return Err(e.into());
             }
@@ -157,14 +157,11 @@ impl Driver {
                 self.over(life, exit, Then::Interrupt { by_person: outcome.by == EndedBy::Person }).await
             }
             Verdict::Stop(why) => {
-                let (text, code) = match why {
-                    Futile::Usage => {
-                        (format!("the agent {exit}: wrong usage or configuration"), exit_code::FAILED)
-                    }
-                    Futile::NotExecutable => {
-                        ("the command cannot be executed".to_owned(), exit_code::NOT_EXECUTABLE)
-                    }
-                    Futile::NotFound => ("the command was not found".to_owned(), exit_code::NOT_FOUND),
+                let text = why.words(exit);
+                let code = match why {
+                    Futile::Usage => exit_code::FAILED,
+                    Futile::NotExecutable => exit_code::NOT_EXECUTABLE,
+                    Futile::NotFound => exit_code::NOT_FOUND,
                 };
                 let is_away = why != Futile::Usage && ran_before(&attempts, life);
                 let then = match is_away {

@@ -28,6 +28,9 @@ struct ListedEntry {
     entry: view::Entry,
     #[serde(skip_serializing_if = "Option::is_none")]
     gist: Option<String>,
+    /// Whether nobody saw its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_doubt: Option<bool>,
 }
 
 /// Answers with a page of entries after the one that `after` names, in order. The answer's `after` is the cursor of the
@@ -49,7 +52,9 @@ pub async fn list(asked: ApiRequest) -> Answered {
             let (found, next) = entries::page(store, run.no, &wanted, after, limit)?;
             let listed = found.iter().map(|e| {
                 let gist = if with_gist { gist::gist(store, e)? } else { None };
-                Ok(ListedEntry { entry: view::Entry::new(&run.id, e), gist })
+                let is_in_doubt = || Ok::<_, store::Error>(gist::told_state(store, e)? == State::Unknown);
+                let in_doubt = with_gist.then(is_in_doubt).transpose()?;
+                Ok(ListedEntry { entry: view::Entry::new(&run.id, e), gist, in_doubt })
             });
             Ok((listed.collect::<Result<Vec<_>, store::Error>>()?, next))
         })

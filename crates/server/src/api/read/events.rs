@@ -13,11 +13,10 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use outlast_core::{
-    envelope::Envelope,
     events::{EventQuery, Kind, Mark},
     journal::{Entry, State},
     reads::runs::{self, RunSearch},
-    run::{Run, Status},
+    run::Status,
     state::Position,
     store::{self, News, RunView, Store},
     words::{Micros, RunNo, Seq},
@@ -382,7 +381,7 @@ const MOST_RUNS: usize = 100;
 struct Progress(Option<Seen>);
 
 struct Seen {
-    runs: BTreeMap<RunNo, (Run, Envelope)>,
+    runs: BTreeMap<RunNo, RunView>,
     state: Position,
 }
 
@@ -403,11 +402,10 @@ impl Progress {
         let mut rows = BTreeMap::new();
         let mut told = Vec::new();
         for view in found {
-            let row = (view.run, view.envelope);
-            if before.as_ref().is_some_and(|before| before.runs.get(&row.0.no) != Some(&row)) {
-                told.push(message(&row.0, &row.1, now));
+            if before.as_ref().is_some_and(|before| before.runs.get(&view.run.no) != Some(&view)) {
+                told.push(message(&view, now));
             }
-            rows.insert(row.0.no, row);
+            rows.insert(view.run.no, view);
         }
         if before.is_some_and(|before| before.state != state) {
             let about = json!({ "position": state });
@@ -427,18 +425,25 @@ impl Progress {
 
 shape! {
     /// How far a run under way is.
-    RunProgress(run: &Run, e: &Envelope) {
+    RunProgress(view: &RunView; let run = &view.run) {
         entries: i64 = run.next_seq.0 - 1;
         /// Number of entries that are closed.
         closed: i64 = run.closed;
-        #[serde(flatten)] spent: Spent = Spent::new(e.spent.cost());
-        #[serde(flatten)] reserved: Reserved = Reserved::new(e.reserved.cost());
+        #[serde(flatten)] spent: Spent = Spent::new(view.run.own.cost_nano_usd);
+        #[serde(flatten)] reserved: Reserved = Reserved::new(view.envelope.reserved.cost());
     }
 }
 
-fn message(run: &Run, e: &Envelope, now: Micros) -> view::Event {
-    let about = json!(RunProgress::new(run, e));
-    view::Event { no: None, at: Time(now), kind: RUN_PROGRESS, run: Some(run.id.clone()), seq: None, about }
+fn message(of: &RunView, now: Micros) -> view::Event {
+    let about = json!(RunProgress::new(of));
+    view::Event {
+        no: None,
+        at: Time(now),
+        kind: RUN_PROGRESS,
+        run: Some(of.run.id.clone()),
+        seq: None,
+        about,
+    }
 }
 
 #[cfg(test)]

@@ -122,6 +122,27 @@ fn kept(store: &dyn Store, entry: &Entry, role: Role) -> Result<Option<Value>, E
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
+/// Returns the outcome that is kept of an agent's own tool call; `None` for any other entry, and before its end.
+fn outcome(store: &dyn Store, entry: &Entry) -> Result<Option<Outcome>, Error> {
+    if entry.kind != Kind::Tool || entry.tool.is_some() {
+        return Ok(None);
+    }
+    Ok(kept(store, entry, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()))
+}
+
+/// Returns the state of an entry as people are told it: an agent's own tool call whose end nobody saw is stored as failed,
+/// and is in doubt as any other such call.
+pub fn told_state(store: &dyn Store, entry: &Entry) -> Result<State, Error> {
+    let is_unseen = entry.state == State::Failed
+        && matches!(outcome(store, entry)?, Some(Outcome::Ended | Outcome::Unknown));
+    Ok(if is_unseen { State::Unknown } else { entry.state })
+}
+
+/// Returns the entry with the state that people are told.
+pub fn as_told(store: &dyn Store, entry: Entry) -> Result<Entry, Error> {
+    Ok(Entry { state: told_state(store, &entry)?, ..entry })
+}
+
 fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
     // A call through the MCP recorder has its server and tool in its own row.
     let name = match &entry.tool {
@@ -132,18 +153,14 @@ fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
             tool(name, about["input"].as_str().unwrap_or_default())
         }
     };
-    let seen: Option<Outcome> = match entry.tool {
-        None => kept(store, entry, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()),
-        Some(_) => None,
-    };
-    let end = match (seen, entry.state) {
+    let end = match (outcome(store, entry)?, entry.state) {
         (Some(Outcome::Finished { code: Some(code) }), _) => format!("exit {code}"),
         (Some(Outcome::Finished { code: None } | Outcome::Recorded), _) | (None, State::Done) => {
             "done".into()
         }
         (Some(Outcome::EndedByOutlast), _) => "ended by Outlast before it had finished".into(),
-        (Some(Outcome::Ended), _) => "cut off, its exit code is unknown".into(),
-        (Some(Outcome::Unknown), _) | (None, State::Unknown) => "in doubt".into(),
+        (Some(Outcome::Ended), _) => "in doubt, it was cut off".into(),
+        (Some(Outcome::Unknown), _) | (None, State::Unknown) => State::Unknown.word().into(),
         (None, State::Open) => "at work".into(),
         (None, State::Failed) => "failed".into(),
         (None, State::Void) => "not made".into(),

@@ -160,6 +160,7 @@ pub async fn attempts(asked: ApiRequest) -> Answered {
     let read = asked.read(move |store| {
         let all = lives::attempts(store, &run.run)?;
         let drivers = Drivers::read(store, &all, Some(here))?;
+        let now = store.now()?;
         let listed: Vec<&Attempt> = all.iter().filter(|a| a.died() || !died).collect();
         let without = listed.len().saturating_sub(PRINTED);
         let attempts = listed.iter().enumerate().map(|(nth, a)| {
@@ -167,7 +168,7 @@ pub async fn attempts(asked: ApiRequest) -> Answered {
             let printed = files.map_or(Ok(Vec::new()), |files| files.last_lines(&run.run.id, a.no, lines));
             let failed =
                 |e| store::Error::Io { why: format!("the log of attempt {} is not read: {e}", a.no) };
-            let attempt = view::Attempt::new(a, drivers.loss(&run, &all, a));
+            let attempt = view::Attempt::new(a, drivers.loss(&run, &all, a), drivers.up_ms(a, now));
             Ok(PrintedAttempt { attempt, last_lines: printed.map_err(failed)? })
         });
         Ok((attempts.collect::<Result<Vec<_>, store::Error>>()?, waits::list(store, run.run.no)?))
