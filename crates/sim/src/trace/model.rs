@@ -16,7 +16,7 @@ const UNITS: [&str; 3] = ["nano-usd", "tokens", "calls"];
 /// A run's number, and the number of something of it.
 pub type Of = (i64, i64);
 
-/// Everything of a store that the contract speaks of.
+/// Part of a store that the contract speaks of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct World {
     /// Processes that have registered, and whether each may still act.
@@ -133,7 +133,7 @@ pub enum Act {
         spent: Sum,
         overrun: Sum,
     },
-    /// What a lost call holds passes to its retry, or comes back.
+    /// The reservation of a lost call passes to its retry, or comes back.
     Pass {
         at: Of,
         held: Sum,
@@ -179,7 +179,7 @@ pub enum Wrong {
     OverLimit(i64, i64, &'static str, i64),
 }
 
-/// What is charged to an envelope.
+/// Sums of the entries that are charged to an envelope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charged {
     pub held: Sum,

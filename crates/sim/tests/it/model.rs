@@ -9,7 +9,7 @@ const RUN: i64 = 1;
 const ENVELOPE: i64 = 1;
 const SLOT: Of = (RUN, 0);
 const LIMIT: i64 = 100;
-/// What a call reserves: two of them do not fit.
+/// Reservation of a call: two of them do not fit.
 const BOUND: i64 = 60;
 const PROCESSES: i64 = 2;
 
@@ -31,7 +31,7 @@ struct Store {
     outside: Outside,
 }
 
-/// What the world outside and a bookkeeper of its own have seen.
+/// Record of a bookkeeper outside of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Outside {
     /// Processes that live and believe that they drive the run, with the attempt.
