@@ -334,9 +334,30 @@ impl Spec {
         self.command.as_ref().map(|command| command.directory.as_str()).or(self.directory.as_deref())
     }
 
+    /// Changes the run's directory `from`, and paths below it, to `to`: the run works there from now on.
+    pub fn go_along(&mut self, from: &str, to: &str) {
+        let (command, kept) = (&mut self.command, &mut self.files);
+        let kept = kept.iter_mut().chain(command.iter_mut().filter_map(|c| c.supervision.files.as_mut()));
+        let paths = self.directory.iter_mut().chain(kept.filter_map(|kept| kept.directory.as_mut()));
+        for path in paths {
+            go_along(path, from, to);
+        }
+        if let Some(command) = command {
+            let input = command.looping.iter_mut().filter_map(|looping| looping.input.as_mut());
+            let paths = [&mut command.directory].into_iter().chain(&mut command.env_file);
+            paths.chain(&mut command.state_file).chain(input).for_each(|path| go_along(path, from, to));
+        }
+    }
+
     /// Returns the run's loop settings; `None` if the run is no loop.
     pub fn looping(&self) -> Option<&Looping> {
         self.command.as_ref()?.looping.as_ref()
+    }
+}
+
+fn go_along(path: &mut String, from: &str, to: &str) {
+    if let Some(rest) = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        *path = format!("{to}{rest}");
     }
 }
 

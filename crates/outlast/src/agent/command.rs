@@ -1,6 +1,6 @@
 //! `outlast agent -- CMD`: an agent with a session of its own, started by a script of a run.
 //!
-//! An agent is identified by its directory, its words, and a count of equal starts in its script. A restarted
+//! An agent is identified by its directory below the run's, its words, and a count of equal starts in its script. A restarted
 //! script's first start resumes the first equal agent that was begun and not finished. Finished agents are
 //! not repeated: if all have finished, a new one begins. A script that must not repeat a finished turn makes
 //! it a step.
@@ -93,7 +93,9 @@ impl AgentStart {
     /// Takes the first agent of its kind that is new, or that an earlier attempt left unfinished.
     async fn begin(&self) -> Result<(String, outlast_core::journal::Opening), CliError> {
         let store = self.inside.store.as_ref();
-        let mut text = self.context.around.directory().to_string_lossy().into_owned();
+        let (here, command) = (self.context.around.directory(), &self.inside.view.spec.command);
+        let below = command.as_ref().and_then(|command| here.strip_prefix(&command.directory).ok());
+        let mut text = below.unwrap_or(here).to_string_lossy().into_owned();
         for word in &self.args.command {
             text.push('\0');
             text.push_str(word);

@@ -204,6 +204,7 @@ impl Conduct {
             None => None,
         };
         self.mend(store);
+        self.go_along(store, actor).await?;
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
@@ -361,6 +362,24 @@ impl Conduct {
         }
     }
 
+    /// Moves the session's files to where the program looks for them, if its run works in another directory than before.
+    async fn go_along(&mut self, store: &dyn Store, actor: Actor) -> Result<(), store::Error> {
+        let to = self.directory.to_string_lossy().into_owned();
+        let session = self.session.clone().filter(|known| !known.spoiled);
+        let (Some(session), Some(directory)) = (session, self.transcripts.clone()) else { return Ok(()) };
+        let Some(from) = session.directory.as_deref().filter(|from| *from != to) else { return Ok(()) };
+        let kept = Kept { run: self.run, session: session.id.clone(), directory };
+        if let Err(e) = kept.go_along(store, actor, from, &to).await {
+            say(&format!("the session's files could not go along to {to}: {e}"));
+            return Ok(());
+        }
+        self.keep(store, actor).await;
+        let session = Session { directory: Some(to), ..session };
+        store.ask(session::keep(actor, self.key.clone(), &session), Durability::Synced).await?;
+        self.session = Some(session);
+        Ok(())
+    }
+
     /// Copies into the store what the session's files have gained, if the attempt made calls.
     async fn keep(&self, store: &dyn Store, actor: Actor) {
         let Some(kept) = self.kept() else { return };
@@ -408,8 +427,9 @@ impl Conduct {
             (Names::Ours, _) => session::uuid(random(context.entropy.as_ref())),
             (Names::Theirs | Names::Nothing, _) => return Ok(None),
         };
-        let new = Session { id: id.clone(), spoiled: false };
-        if self.session.as_ref() != Some(&new) {
+        if !self.session.as_ref().is_some_and(|known| known.id == id && !known.spoiled) {
+            let directory = Some(self.directory.to_string_lossy().into_owned());
+            let new = Session { id: id.clone(), spoiled: false, directory };
             store.ask(session::keep(actor, self.key.clone(), &new), Durability::Synced).await?;
         }
         Ok(Some(id))

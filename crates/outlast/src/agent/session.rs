@@ -22,6 +22,9 @@ pub struct Session {
     /// Whether resuming the session has failed, so that no attempt resumes it again.
     #[serde(default)]
     pub spoiled: bool,
+    /// Directory that the agent worked in when its program last named the session's files; `None` if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
 }
 
 /// Returns the name of the checkpoint that holds the session. `agent`: name of an agent that a script started; `None`:
@@ -165,7 +168,13 @@ fn prepared(store: &dyn Store, named: &Named) -> Result<Option<Checkpoint>, stor
     }
     let Some(instance) = attempt.instance else { return Ok(None) };
     let actor = Actor { run: named.run, attempt: named.attempt, instance };
-    let session = Session { id: named.id.clone(), spoiled: false };
+    // An agent in a script works where the script has started it.
+    let command = match named.agent {
+        Some(_) => None,
+        None => store.run(named.run)?.and_then(|view| view.spec.command),
+    };
+    let directory = command.map(|command| command.directory);
+    let session = Session { id: named.id.clone(), spoiled: false, directory };
     Ok(Some(keep(actor, key, &session)))
 }
 

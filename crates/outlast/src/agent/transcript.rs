@@ -5,7 +5,7 @@
 //! the session's name, are copied with it.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{Actor, Checkpoint, Whole, checkpoint::Name},
+    engine::{Actor, Checkpoint, checkpoint::Name},
     journal::{Kind, Payload, Role},
     run::Origin,
     store::{self, Ask as _, Durability, Sought, Store},
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{SHORT, session};
-use crate::disk::{beside, write_new};
+use crate::disk::{self, beside, write_new};
 
 /// Interval at which the session's files are checked for new lines.
 const EVERY: Duration = Duration::from_secs(3);
@@ -72,7 +72,7 @@ impl Kept {
         for name in self.found() {
             let Ok(bytes) = fs::read(self.directory.join(&name)) else { continue };
             let whole = whole_lines(&bytes);
-            let newest = self.newest(store, &name)?;
+            let newest = if known.contains(&name) { self.newest(store, &name)? } else { None };
             let from = match &newest {
                 None => 0,
                 // Cut, or written anew and short: only a resumption judges that.
@@ -254,6 +254,37 @@ impl Kept {
         }
     }
 
+    /// Moves the session's files to where its program looks for them when it works in the directory `to`: names of projects'
+    /// directories are made of its path, and lines have it as their `cwd`. Their copies in the store are given up: the next
+    /// [`keep`](Self::keep) copies them anew. Called again after a kill, it goes on.
+    ///
+    /// Errors: the store's; a file that cannot be read or written.
+    pub async fn go_along(&self, store: &dyn Store, actor: Actor, from: &str, to: &str) -> Result<(), Error> {
+        let known = self.list(store)?;
+        if !known.is_empty() {
+            self.save(store, actor, self.key(), b"[]").await?;
+        }
+        let names = known.into_iter().chain(self.found());
+        let old: BTreeSet<String> = names.map(|name| renamed(&name, to, from)).collect();
+        let mut left = Vec::new();
+        // The session's own file, by which the others are found, comes last.
+        for name in old.iter().rev() {
+            let (path, new) = (self.directory.join(name), self.directory.join(renamed(name, from, to)));
+            let failed = |why| Error::File { path: path.clone(), why };
+            let bytes = match fs::read(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                read => read.map_err(failed)?,
+            };
+            if path == new && first_directory(&bytes).as_deref() != Some(from) {
+                continue;
+            }
+            let place = new.parent().unwrap_or(&self.directory);
+            disk::write(place, &new, &rewritten(&bytes, from, to)).map_err(failed)?;
+            left.extend((path != new).then_some(path));
+        }
+        left.into_iter().try_for_each(|path| fs::remove_file(&path).map_err(|why| Error::File { path, why }))
+    }
+
     /// Returns the names of the files that the store has copies of, relative to the directory.
     fn list(&self, store: &dyn Store) -> Result<Vec<String>, store::Error> {
         let names: Vec<String> = session::newest(store, self.run, &self.key())?.unwrap_or_default();
@@ -301,42 +332,6 @@ impl Kept {
     ) -> Result<Seq, store::Error> {
         let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name, value: Payload::encode(value) };
         store.ask(checkpoint, Durability::Committed).await
-    }
-}
-
-/// Changes the copies of a run's session files for another directory: names of projects' directories that are made of the
-/// old one's path, and the `cwd` in their lines.
-pub fn moved(run: &mut Whole, from: &str, to: &str) {
-    let (list, copy) = (Name::own("transcripts:"), Name::own("transcript:"));
-    let mut ends: HashMap<String, usize> = HashMap::new();
-    let mut values: HashMap<Seq, &mut Payload> = HashMap::new();
-    values.extend(
-        run.payloads
-            .iter_mut()
-            .filter(|(_, role, _)| *role == Role::Value)
-            .map(|(seq, _, payload)| (*seq, payload)),
-    );
-    for entry in run.entries.iter_mut().filter(|entry| entry.kind == Kind::Checkpoint) {
-        let (Some(key), Some(value)) = (&entry.key, values.get_mut(&entry.seq)) else { continue };
-        // What cannot be read is left: `outlast verify` reports it.
-        let Ok(bytes) = value.decode() else { continue };
-        if key.starts_with(&*list) {
-            let Ok(names) = serde_json::from_slice::<Vec<String>>(&bytes) else { continue };
-            let names: Vec<String> = names.iter().map(|name| renamed(name, from, to)).collect();
-            **value = Payload::encode(&serde_json::to_vec(&names).unwrap_or_default());
-        } else if let Some(name) = key.strip_prefix(&*copy) {
-            let Some(end) = bytes.iter().position(|b| *b == b'\n') else { continue };
-            let Ok(mut part) = serde_json::from_slice::<Part>(&bytes[..end]) else { continue };
-            let (name, body) = (renamed(name, from, to), rewritten(&bytes[end + 1..], from, to));
-            let before = part.before.and_then(|_| ends.get(&name).copied());
-            (part.offset, part.len) = (before.unwrap_or(0), body.len());
-            let mut text = serde_json::to_vec(&part).unwrap_or_default();
-            text.push(b'\n');
-            text.extend_from_slice(&body);
-            **value = Payload::encode(&text);
-            entry.key = Some(format!("{}{name}", &*copy));
-            ends.insert(name, part.offset + part.len);
-        }
     }
 }
 
@@ -410,6 +405,13 @@ fn rewritten(lines: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (old, new) = (field(from), field(to));
     let text = text.replace(&format!("{old}\""), &format!("{new}\""));
     text.replace(&format!("{old}/"), &format!("{new}/")).into_bytes()
+}
+
+/// Returns the directory that the first line of a session names which names any.
+fn first_directory(lines: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(lines).ok()?;
+    let (_, value) = text.split_once("\"cwd\":")?;
+    serde_json::Deserializer::from_str(value).into_iter().next()?.ok()
 }
 
 /// Copies a session's files as they grow, until the future is dropped. `kept` returns the session, `None` as long as

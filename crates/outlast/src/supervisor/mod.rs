@@ -28,7 +28,7 @@ use outlast_core::{
     engine::{Amend, InName, Tell, Word, state::transaction::Conflicts},
     envelope::{Refusal, Unit, Whose},
     reads::{entries, room::is_room, runs},
-    run::{Command, Run, Spec, Status, Unpriced},
+    run::{Run, Spec, Status, Unpriced},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
     words::RunNo,
 };
@@ -296,16 +296,15 @@ fn taken_back(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     find::view(store, view.run.no)
 }
 
-/// Records the directory in which the run works from now on; `None`: it stays where it is.
+/// Records the directory in which the run works from now on, and paths below it; `None`: it stays where it is.
 fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView, CliError> {
-    let (Some(to), Some(command)) = (to, view.spec.command.clone()) else { return Ok(view) };
+    let (Some(to), Some(command)) = (to, &view.spec.command) else { return Ok(view) };
     let is_directory = |path: &PathBuf| path.is_dir();
     let whole = to.canonicalize().ok().filter(is_directory);
     let whole =
         whole.ok_or_else(|| RunError::NoPlace { run: called(&view), directory: to.display().to_string() })?;
-    let directory = whole.to_string_lossy().into_owned();
-    let command = Command { directory, ..command };
-    let spec = Spec { command: Some(command), ..view.spec.clone() };
+    let mut spec = view.spec.clone();
+    spec.go_along(&command.directory, &whole.to_string_lossy());
     store.ask(Amend { run: view.run.no, spec, unpriced: None }, Durability::Synced).wait()?;
     find::view(store, view.run.no)
 }

@@ -71,17 +71,24 @@ fn hear_interrupts() {
     });
 }
 
-/// Beginning of a program that keeps its session as Claude Code does: what `begins` says, and what its lines hold.
-const CLAUDE: &str = r#"#!/usr/bin/env python3
+/// Beginning of a program that keeps its session as Claude Code does, below a directory that is named by the one it works in;
+/// or as Copilot CLI does, by its own name. What `begins` says, and what its lines hold.
+const AGENT: &str = r#"#!/usr/bin/env python3
 import datetime, http.client, json, os, re, sys, urllib.parse
-begins = "--session-id" in sys.argv
-session = sys.argv[sys.argv.index("--session-id" if begins else "--resume") + 1]
-place = os.environ["HOME"] + "/.claude/projects/" + re.sub("[^a-zA-Z0-9]", "-", os.getcwd()) + "/"
-path, below = place + session + ".jsonl", place + session + "/subagents/agent-a.jsonl"
+words = " ".join(sys.argv).replace("=", " ").split()
+begins = "--session-id" in words
+session = words[words.index("--session-id" if begins else "--resume") + 1]
+kinds = {}
+if sys.argv[0].endswith("copilot"):
+    place = os.environ["HOME"] + "/.copilot/session-state/" + session + "/"
+    path, below, kinds = place + "events.jsonl", place + "below/agent-a.jsonl", {"user": "user.message"}
+else:
+    place = os.environ["HOME"] + "/.claude/projects/" + re.sub("[^a-zA-Z0-9]", "-", os.getcwd()) + "/"
+    path, below = place + session + ".jsonl", place + session + "/subagents/agent-a.jsonl"
 os.makedirs(os.path.dirname(below), exist_ok=True)
 def say(kind, text, at=path):
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()
-    line = {"type": kind, "cwd": os.getcwd(), "sessionId": session, "timestamp": now, "text": text}
+    line = {"type": kinds.get(kind, kind), "cwd": os.getcwd(), "sessionId": session, "timestamp": now, "text": text}
     with open(at, "a") as file:
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 def ask(text):
@@ -89,7 +96,8 @@ def ask(text):
     connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
     body = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
     headers = {"anthropic-version": "2023-06-01", "Content-Type": "application/json"}
-    headers["Authorization"] = "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]
+    key = os.environ.get("ANTHROPIC_AUTH_TOKEN") or os.environ["ANTHROPIC_API_KEY"]
+    headers["Authorization"] = "Bearer " + key
     connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
     assert connection.getresponse().read()
 def said(at=path):
@@ -150,7 +158,12 @@ impl Bed {
 
     /// Writes a program that keeps its session as Claude Code does, and does this, in Python.
     pub fn claude(&self, does: &str) -> PathBuf {
-        let program = self.write("claude", &format!("{CLAUDE}{does}"));
+        self.agent("claude", does)
+    }
+
+    /// Writes a program of this name that keeps its session as the CLI agent of that name does.
+    pub fn agent(&self, name: &str, does: &str) -> PathBuf {
+        let program = self.write(name, &format!("{AGENT}{does}"));
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         program
     }

@@ -238,15 +238,63 @@ if begins:
     os.kill(os.getpid(), 9)
 assert said() == ["do it", "done"], said()
 ask("go on")
+if os.path.exists("../die"): os.kill(os.getpid(), 9)
 "#;
+
+/// A run of the agent, which died.
+fn died(bed: &Bed, name: &str, flags: &[&str]) {
+    let program = bed.agent(name, DIES);
+    let mut command = bed.outlast(&["run", "--run", "r", "--restarts", "0"]);
+    command.args(flags).arg("--").arg(&program).args(["-p", "do it"]);
+    bed.run(command).code(75);
+}
+
+/// Files of sessions below the home directory.
+fn sessions(bed: &Bed) -> Vec<PathBuf> {
+    let mut left = vec![bed.path(".claude"), bed.path(".copilot")];
+    let mut files = Vec::new();
+    while let Some(directory) = left.pop() {
+        for path in fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if path.is_dir() { &mut left } else { &mut files }.push(path);
+        }
+    }
+    files
+}
+
+fn a_session_is_where_the_run_works(name: &str) {
+    let bed = Bed::new();
+    bed.write("work/variables", "OF_A_FILE=1\n");
+    died(&bed, name, &["--env-file", "variables"]);
+    let resume = |flags: &[&str], place: &str| {
+        let mut command = bed.outlast(&["resume", "r", "--add-restarts", "1"]);
+        command.args(flags).current_dir(bed.path(place));
+        bed.run(command).tells(&["goes on in its session"])
+    };
+    // The shorter name makes a shorter file than the copy that the store has of it.
+    fs::rename(bed.path("work"), bed.path("w")).unwrap();
+    bed.write("die", "");
+    resume(&["--cd", "w"], ".").code(75);
+    assert_eq!(sessions(&bed).len(), 1, "{name}: {:?}", sessions(&bed));
+    for file in sessions(&bed) {
+        fs::remove_file(file).unwrap();
+    }
+    fs::remove_file(bed.path("die")).unwrap();
+    resume(&[], "w").code(0).tells(&["was gone, and is put back"]);
+    assert_eq!(sessions(&bed).len(), 1, "{name}: {:?}", sessions(&bed));
+}
+
+// Bug: after `resume --cd` Claude Code began a new session, and an `--env-file` of the run was missing. Cause: only the
+// directory itself was changed, not what is named by it.
+#[test]
+fn a_session_goes_along_when_its_run_works_in_another_directory() {
+    a_session_is_where_the_run_works("claude");
+    a_session_is_where_the_run_works("copilot");
+}
 
 #[test]
 fn an_agents_session_goes_along_to_another_directory_and_home() {
     let bed = Bed::new();
-    let program = bed.claude(DIES);
-    let mut command = bed.outlast(&["run", "--run", "r", "--restarts", "0", "--"]);
-    command.arg(&program).args(["-p", "do it"]);
-    bed.run(command).code(75);
+    died(&bed, "claude", &[]);
     let bundle = bed.path("r.bundle");
     bed.does(&["export", "r", "--bundle", text(&bundle)]).code(0);
     let there_too = |args: &[&str]| {

@@ -535,7 +535,7 @@ fn an_agents_night_is_told_by_what_was_done() {
     story.ask(outlast::agent::session::keep(
         actor,
         outlast::agent::session::key(None, 0),
-        &outlast::agent::session::Session { id: "s".into(), spoiled: false },
+        &outlast::agent::session::Session { id: "s".into(), spoiled: false, directory: None },
     ));
     let of = outlast::agent::open_calls::SearchScope::new(run, actor.attempt, Some("s"));
     let begins = |id: &str, command: &str| {

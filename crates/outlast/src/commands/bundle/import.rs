@@ -3,7 +3,7 @@
 use outlast_core::{reads::called::called_now, state};
 
 use super::{super::budget, *};
-use crate::{agent::transcript, render::short::short_id, supervisor::strays};
+use crate::{render::short::short_id, supervisor::strays};
 
 /// Make the run of a bundle in this store, with its files, to go on here
 ///
@@ -82,11 +82,7 @@ fn carry(
     let mut runs = Vec::new();
     for view in family {
         let spec = view.spec.clone();
-        let mut run = Whole { spec, ..whole::read(&*bundle, view)? };
-        if let (Some(old), Some(new)) = (&old, &new) {
-            transcript::moved(&mut run, old, new);
-        }
-        runs.push(run);
+        runs.push(Whole { spec, ..whole::read(&*bundle, view)? });
     }
     let Imported::Now(no) = put(store, runs, Some(digest))? else {
         return before(store, &manifest.run, page);
@@ -141,17 +137,8 @@ fn directory(old: &str, into: Option<&Path>, context: &Context) -> Result<String
 
 /// Changes a spec for another directory and this machine: paths below the old one, and `PATH` and `HOME`.
 fn settle(spec: &mut outlast_core::run::Spec, old: &str, new: &str, context: &Context) {
-    let there = |path: &mut String| {
-        if let Some(rest) = path.strip_prefix(old).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
-            *path = format!("{new}{rest}");
-        }
-    };
-    spec.files.iter_mut().filter_map(|kept| kept.directory.as_mut()).for_each(there);
+    spec.go_along(old, new);
     let Some(command) = &mut spec.command else { return };
-    there(&mut command.directory);
-    command.env_file.iter_mut().chain(&mut command.state_file).for_each(there);
-    command.looping.iter_mut().filter_map(|looping| looping.input.as_mut()).for_each(there);
-    command.supervision.files.iter_mut().filter_map(|kept| kept.directory.as_mut()).for_each(there);
     for name in ["PATH", "HOME"] {
         let own = context.around.var(name).and_then(|own| own.to_str());
         if let (Some(kept), Some(own)) = (command.env.get_mut(name), own) {
