@@ -155,13 +155,30 @@ pub struct Moved {
     /// Refusal for which the run was halted when it left, and is again where it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt: Option<Box<Refusal>>,
+    /// Machine to which `outlast move` sends it; `None`: a person takes it to another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Whether it is known to be imported on that machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_arrived: bool,
+}
+
+impl Moved {
+    /// Returns the bundle of which it is not known yet whether it is whole.
+    pub fn begun(bundle: String, to: Option<String>) -> Moved {
+        Moved { bundle, sha256: None, halt: None, to, has_arrived: false }
+    }
 }
 
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.sha256 {
-            Some(sha256) => write!(f, "it goes on where {} is imported (sha-256 {sha256})", self.bundle),
-            None => write!(f, "its export to {} was cut off", self.bundle),
+        match (&self.to, &self.sha256) {
+            (Some(to), _) if self.has_arrived => write!(f, "it goes on at {to}"),
+            (Some(to), _) => write!(f, "its move to {to} was cut off"),
+            (None, Some(sha256)) => {
+                write!(f, "it goes on where {} is imported (sha-256 {sha256})", self.bundle)
+            }
+            (None, None) => write!(f, "its export to {} was cut off", self.bundle),
         }
     }
 }
@@ -365,12 +382,16 @@ impl Refusal {
         if let Some(KeptOutage { outage, .. }) = self.outage.as_deref() {
             return outage.hint(true, resume);
         }
-        if let Some(Moved { bundle, sha256, .. }) = self.moved.as_deref() {
-            return match sha256 {
-                Some(_) => format!(
+        if let Some(Moved { bundle, sha256, to, has_arrived, .. }) = self.moved.as_deref() {
+            return match (sha256, to) {
+                (_, Some(to)) if *has_arrived => format!("`outlast show {run}` tells of it at {to}"),
+                (_, Some(to)) => format!(
+                    "`outlast move {run} {to}` again finishes it; only if it never came there: `outlast resume {run} --take-back`"
+                ),
+                (Some(_), None) => format!(
                     "`outlast import {bundle}` there; only if that was never done and never will be: `outlast resume {run} --take-back`"
                 ),
-                None => format!(
+                (None, None) => format!(
                     "`outlast export {run} --bundle {bundle}` again finishes it; `outlast resume {run} --take-back` gives it up"
                 ),
             };

@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, Command};
 
 /// Each heading with its commands, in the order in which they are shown.
 pub const HEADINGS: [(&str, &[&str]); 9] = [
-    ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "mcp", "serve"]),
+    ("Run", &["run", "resume", "attach", "stop", "move", "wake", "cancel", "agent", "mcp", "serve"]),
     ("Look", &["ui", "watch", "ls", "show", "logs", "journal", "digest"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),

@@ -137,6 +137,7 @@ pub enum Command {
     Retry(jobs::RetryArgs),
     Export(export::ExportArgs),
     Import(bundle::import::ImportArgs),
+    Move(bundle::send::MoveArgs),
     Snapshot(fork::SnapshotArgs),
     Fork(fork::ForkArgs),
     Files(files::FilesArgs),
@@ -344,6 +345,7 @@ impl Command {
                 on(of_job(&args.job), args, export::export),
             ),
             Command::Import(args) => ("import", Persons, NO_FILES, printed(args, bundle::import::import)),
+            Command::Move(args) => ("move", Persons, NO_FILES, on(Store, args, bundle::send::send)),
             Command::Snapshot(args) => {
                 let rule = OwnRuns(Some(&args.run), find::Verb::Branch);
                 ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))

@@ -46,12 +46,33 @@ const POLL: Duration = Duration::from_millis(200);
 /// Asks a run to stop, in the name of `by`. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
 pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) -> Result<u8, CliError> {
     let found = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Stop)?;
-    let no = found.run.no;
     check_goes_on(&found, "stop")?;
+    let longest = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
+    let (view, stopping) = ask_to_stop(store, by, &found, longest, wait)?;
+    let run = &view.run;
+    let waited_in_vain = stopping && args.wait_ms > 0;
+    let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
+    let said = match stopping {
+        true if waited_in_vain => format!("{driver} was asked to stop it, and has not yet"),
+        true => format!("{driver} was asked to stop it"),
+        false => run.status.name().to_owned(),
+    };
+    print(store, &view, found.run.status, &said, page)?;
+    Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
+}
+
+/// Asks a run to stop, and waits for it. Returns the run as it is then, and whether it has not stopped yet.
+pub fn ask_to_stop(
+    store: &dyn Store,
+    by: &str,
+    found: &RunView,
+    longest: Duration,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<(RunView, bool), CliError> {
+    let no = found.run.no;
     store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
     let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
-    let mut view = look_again()?;
-    let mut left = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
+    let (mut view, mut left) = (look_again()?, longest);
     let mut stopping = is_stopping(store, &view)?;
     while stopping && !left.is_zero() {
         let nap = POLL.min(left);
@@ -63,16 +84,7 @@ pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) 
     if !stopping {
         strays::sweep(store, &view)?;
     }
-    let run = &view.run;
-    let waited_in_vain = stopping && args.wait_ms > 0;
-    let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
-    let said = match stopping {
-        true if waited_in_vain => format!("{driver} was asked to stop it, and has not yet"),
-        true => format!("{driver} was asked to stop it"),
-        false => run.status.name().to_owned(),
-    };
-    print(store, &view, found.run.status, &said, page)?;
-    Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
+    Ok((view, stopping))
 }
 
 /// Refuses a run that has ended. Errors: `Ended`.

@@ -22,7 +22,7 @@ const FLAGS: [(SetBy, &str); 3] = [
         "accept-shorter add-active add-calls add-loops add-restarts add-tokens add-usd add-wall approve.by as at \
          attempt bundle cd deny digest dir dry-run failed force fork.name fork.usd from-snapshot hand-over header header-env help \
          help-all hide id into key kill-at loop ls.name ls.tag net no-limit older-than only open pid reason repair \
-         rerun result resume.all resume.files resume.stay reuse-answers rm.tag set-active set-calls set-loops \
+         rerun result resume resume.all resume.files resume.stay reuse-answers rm.tag set-active set-calls set-loops \
          set-restarts set-tokens set-usd set-wall state-file take-back to until-eof url withdraw",
     ),
     (

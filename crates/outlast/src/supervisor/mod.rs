@@ -18,6 +18,7 @@ pub mod strays;
 
 use std::{
     ffi::OsString,
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -287,10 +288,20 @@ fn grace(ms: Option<i64>) -> Option<Duration> {
     ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
 }
 
-/// Lets a run go on here that left in a bundle. Errors: `run_not_moved`.
+/// Lets a run go on here that left in a bundle. Errors: `run_not_moved`; `run_halted` for one that has arrived elsewhere.
 fn taken_back(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     let moved = view.run.halt.as_ref().and_then(|halt| halt.moved.as_ref());
     let moved = moved.ok_or_else(|| BundleError::NotMoved { run: called(view) })?;
+    if moved.has_arrived {
+        return Err(halted(view));
+    }
+    if moved.to.is_some() {
+        // Beside the store stands only what is to be sent.
+        match fs::remove_file(&moved.bundle) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+    }
     fence(store, view, None)?;
     say(&format!("{} is taken back: {} must not be imported any more", called(view), moved.bundle));
     find::view(store, view.run.no)

@@ -19,7 +19,7 @@ use outlast_store::Options;
 
 use crate::{
     agents::{UP_UNTIL_GO, script, shell},
-    bed::{Bed, text},
+    bed::{Bed, each, text, until},
     hosts::Hosts,
 };
 
@@ -58,12 +58,13 @@ fn open(place: &Path) -> Arc<dyn Store> {
     outlast_store::open(text(place), options).unwrap()
 }
 
-/// Halts the run as one that leaves in this bundle, of which no digest is noted: as a killed export leaves it.
-fn cut_off(bed: &Bed, run: &str, bundle: &Path) {
+/// Halts the run as one that leaves in this bundle, of which no digest is noted: as a killed export, or a move `to` another
+/// machine, leaves it.
+fn cut_off(bed: &Bed, run: &str, bundle: &Path, to: Option<&str>) {
     let store = open(&bed.store());
     let no = store.run_no(&RunId::new(run).unwrap()).unwrap().unwrap();
     let seen = store.runs(&RunFilter { limit: 1, ..RunFilter::default() }).unwrap()[0].run.no;
-    let to = Some(Moved { bundle: text(bundle).into(), sha256: None, halt: None });
+    let to = Some(Moved::begun(text(bundle).into(), to.map(str::to_owned)));
     assert!(store.ask(Move { runs: vec![no], seen, to }, Durability::Synced).wait().unwrap());
 }
 
@@ -157,18 +158,18 @@ fn an_export_that_was_cut_off_goes_on_or_is_taken_back() {
     let bundle = stopped(&bed, "r");
     let export = ["export", "r", "--bundle", text(&bundle)];
     // Killed before the file has its name; what it wrote by then is in the way of nothing.
-    cut_off(&bed, "r", &bundle);
+    cut_off(&bed, "r", &bundle, None);
     fs::write(bed.path("r.bundle.unfinished"), "half").unwrap();
     bed.does(&["resume", "r"]).code(75).tells(&["cut off", "--bundle", "--take-back"]);
     bed.does(&export).code(0);
     assert!(!bed.path("r.bundle.unfinished").exists() && !bed.path("state/runs.db.bundles/work").exists());
     // Killed before its digest is noted.
     let whole = fs::read(&bundle).unwrap();
-    cut_off(&bed, "r", &bundle);
+    cut_off(&bed, "r", &bundle, None);
     bed.does(&export).code(0);
     assert_eq!(fs::read(&bundle).unwrap(), whole);
     // Another's file in its place is none of its own.
-    cut_off(&bed, "r", &bundle);
+    cut_off(&bed, "r", &bundle, None);
     fs::write(&bundle, "of somebody's").unwrap();
     bed.does(&export).code(1);
     bed.write("go", "");
@@ -313,4 +314,129 @@ fn an_agents_session_goes_along_to_another_directory_and_home() {
     let resume = there(&bed, &["resume", "r", "--add-restarts", "1"]);
     bed.run(resume).code(0).tells(&["goes on in its session"]);
     assert_eq!(bed.paid(), paid + 1);
+}
+
+/// Program in place of ssh: the other machine is another home and store. Its file `death` names what dies.
+const SSH: &str = r#"#!/bin/sh
+printf '%s\n' "$@" >> "$BED/ssh-words"
+while [ "$1" != -- ]; do shift; done
+shift 2
+death=$(cat "$BED/death" 2> /dev/null)
+there() {
+    cd "$BED/other-home" && HOME="$PWD" OUTLAST_STORE="$BED/there/runs.db" PATH="$BED/bin:$PATH" sh -c "$*"
+}
+case $death in
+line) exit 255 ;;
+sender) kill -9 $PPID; exit 255 ;;
+half) head -c 1000 | there "$@" ;;
+answer) there "$@" > /dev/null; exit 255 ;;
+sender-after) there "$@" > "$BED/answer"; kill -9 $PPID ;;
+keys) unset OPENAI_API_KEY; there "$@" ;;
+*) there "$@" ;;
+esac
+"#;
+
+/// A run that waits in its second life's work, and `outlast move r ADDRESS` for it.
+fn moving(bed: &Bed) -> impl Fn() -> Command {
+    for name in ["bin", "ssh", "there", "other-home"] {
+        fs::create_dir(bed.path(name)).unwrap();
+    }
+    bed.write("ssh/ssh", SSH);
+    fs::set_permissions(bed.path("ssh/ssh"), fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outlast"), bed.path("bin/outlast")).unwrap();
+    bed.write("work/notes", "one\n");
+    let run = script(bed, &["--run", "r", "--usd", "1", "--files", "--detach"], TWO, &[]);
+    bed.run(run).code(0);
+    bed.until_file("asked");
+    move || {
+        let mut command = bed.outlast(&["move", "r", &address(bed)]);
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", text(&bed.path("ssh")));
+        command.env("PATH", path).env("BED", bed.path("."));
+        command
+    }
+}
+
+/// A directory that a shell would take apart.
+fn address(bed: &Bed) -> String {
+    format!("ssh://me@there:22{}", text(&bed.path("moved $(touch ../taken) 'x; y")))
+}
+
+/// Lets the moved run end there, and checks that it bought nothing twice.
+fn ends_there(bed: &Bed, paid: usize) {
+    bed.write("other-home/go", "");
+    let status = |wanted: &str| {
+        let out = there(bed, &["show", "r", "--json"]).output().unwrap();
+        let shown: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+        (shown["status"] == wanted).then_some(())
+    };
+    until("it is completed there", || status("completed"));
+    assert_eq!(bed.paid(), paid + 1);
+    bed.run(there(bed, &["verify"])).code(0);
+    bed.does(&["verify"]).code(0);
+    assert_eq!(bed.text("moved $(touch ../taken) 'x; y/notes"), "one\ntwo\n");
+}
+
+#[test]
+fn a_run_moves_to_another_machine_and_goes_on_there() {
+    let bed = Bed::new();
+    let command = moving(&bed);
+    let paid = bed.paid();
+    bed.run(command()).code(0).tells(&["moved to ssh://me@there:22/", "it goes on there"]);
+    let words = "-T\n-l\nme\n-p\n22\n--\nthere\noutlast --json import - --resume\n";
+    assert_eq!(bed.text("ssh-words"), words);
+    assert!(!bed.path("taken").exists() && !bed.path("state/runs.db.bundles/r.bundle").exists());
+    for args in [&["resume", "r"][..], &["resume", "r", "--take-back"], &["move", "r", "ssh://other"]] {
+        bed.does(args).code(75).tells(&["it goes on at ssh://me@there:22/"]);
+    }
+    bed.run(command()).code(75);
+    ends_there(&bed, paid);
+}
+
+#[test]
+fn a_move_that_was_cut_off_goes_on_and_is_in_one_place() {
+    let deaths = vec!["line", "sender", "half", "answer", "sender-after", "fence"];
+    each(deaths, |death| {
+        let bed = Bed::new();
+        let command = moving(&bed);
+        let paid = bed.paid();
+        match death {
+            "fence" => {
+                bed.does(&["stop", "r"]).code(0);
+                cut_off(&bed, "r", &bed.path("state/runs.db.bundles/r.bundle"), Some(&address(&bed)));
+            }
+            death => {
+                bed.write("death", death);
+                assert_ne!(bed.run(command()).code, 0, "{death}");
+                fs::remove_file(bed.path("death")).unwrap();
+            }
+        }
+        bed.does(&["resume", "r"]).code(75).tells(&["cut off", "outlast move r ssh://", "--take-back"]);
+        bed.run(command()).code(0).tells(&["it goes on there"]);
+        ends_there(&bed, paid);
+        assert_eq!(bed.status("r"), "halted", "{death}");
+    });
+}
+
+#[test]
+fn a_move_that_never_came_there_is_taken_back() {
+    let bed = Bed::new();
+    let command = moving(&bed);
+    bed.write("death", "line");
+    bed.run(command()).code(69).tells(&["not known to be at ssh://", "--take-back"]);
+    bed.write("go", "");
+    bed.does(&["resume", "r", "--take-back"]).code(0).tells(&["is taken back"]);
+    assert!(!bed.path("state/runs.db.bundles/r.bundle").exists());
+    bed.run(command()).code(1).tells(&["completed"]);
+}
+
+#[test]
+fn a_run_that_cannot_go_on_there_is_there_all_the_same() {
+    let bed = Bed::new();
+    let command = moving(&bed);
+    let paid = bed.paid();
+    bed.write("death", "keys");
+    assert_ne!(bed.run(command()).tells(&["it is there, and does not go on yet"]).code, 0);
+    bed.does(&["resume", "r", "--take-back"]).code(75);
+    bed.run(there(&bed, &["resume", "r", "--detach"])).code(0);
+    ends_there(&bed, paid);
 }

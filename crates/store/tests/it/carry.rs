@@ -35,7 +35,7 @@ use crate::{
 fn fence(s: &Stage, run: RunNo, to: Option<&str>) -> Vec<RunNo> {
     let (family, seen) = whole::family(&*s.store(), s.view(run)).unwrap();
     let runs: Vec<RunNo> = family.iter().map(|view| view.run.no).collect();
-    let to = to.map(|bundle| Moved { bundle: bundle.into(), sha256: None, halt: None });
+    let to = to.map(|bundle| Moved::begun(bundle.into(), None));
     assert!(s.ask(Move { runs: runs.clone(), seen, to }).unwrap());
     runs
 }
@@ -170,7 +170,7 @@ pub fn a_run_that_works_or_has_lost_children_is_not_carried(s: &Stage) {
 }
 
 fn moved() -> Moved {
-    Moved { bundle: "/b".into(), sha256: None, halt: None }
+    Moved::begun("/b".into(), None)
 }
 
 pub fn a_carried_run_is_under_the_named_budgets_of_its_new_store(s: &Stage) {

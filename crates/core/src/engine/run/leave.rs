@@ -104,7 +104,7 @@ mod tests {
         let run = b.start("r", usd(100), None, Policy::default());
         let child = b.start("child", Limits::default(), Some(run), Policy::default());
         let to = |sha256: Option<&str>| {
-            Some(Moved { bundle: "/b".into(), sha256: sha256.map(str::to_owned), halt: None })
+            Some(Moved { sha256: sha256.map(str::to_owned), ..Moved::begun("/b".into(), None) })
         };
         let go = |seen: RunNo, to: Option<Moved>| {
             b.store.ask(Move { runs: vec![run, child], seen, to }, Durability::Synced).wait()
@@ -137,9 +137,8 @@ mod tests {
         let halt = Halt { run, refusal: refusal.clone() };
         b.store.ask(halt, Durability::Synced).wait().unwrap();
         let to = |sha256: Option<&str>| Moved {
-            bundle: "/b".into(),
             sha256: sha256.map(str::to_owned),
-            halt: None,
+            ..Moved::begun("/b".into(), None)
         };
         for to in [Some(to(None)), Some(to(Some("d1"))), None] {
             let is_moved = to.is_some();

@@ -1,9 +1,11 @@
 //! `outlast import FILE`: makes the run of a bundle in this store, once.
 
+use std::process;
+
 use outlast_core::{reads::called::called_now, state};
 
 use super::{super::budget, *};
-use crate::{render::short::short_id, supervisor::strays};
+use crate::{program::told, render::short::short_id, supervisor::strays};
 
 /// Make the run of a bundle in this store, with its files, to go on here
 ///
@@ -14,12 +16,15 @@ use crate::{render::short::short_id, supervisor::strays};
     after_help = "Examples:\n  outlast import nightly.bundle --into ~/work/nightly\n  outlast resume nightly"
 )]
 pub struct ImportArgs {
-    /// The file that outlast export --bundle wrote
+    /// The file that outlast export --bundle wrote; `-` reads it from standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Directory that the run works in from now on, with its files; it is made, or is empty [default: the one of the same name]
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,
+    /// Resume it then, in the background
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// Makes the run of a bundle here. Files come first, then one commit has all rows: without it, nothing of the run is in the
@@ -27,30 +32,49 @@ pub struct ImportArgs {
 ///
 /// Errors: `bundle_damaged`, `bundle_unknown`, `bundle_newer`, `run_exists`, and a directory that has other files; nothing
 /// is written then.
-pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
-    let file = context.around.directory().join(&args.file);
+pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    let received = (args.file == Path::new("-")).then(|| Workplace::new(context)).transpose()?;
+    let file = match &received {
+        Some(place) => place.receive()?,
+        None => context.around.directory().join(&args.file),
+    };
     // A file that is none leaves no store behind.
     let digest = archive::check(&file)?;
     let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
     let store = context.open(true, Kept::default())?;
     strays::look_after(&*store, context);
-    carry(args, (&file, digest, &manifest), &*store, context, page).map_err(|e| e.called(&*store))
+    let bundle = (file.as_path(), digest, &manifest);
+    let run = carry(args, bundle, received, (&*store, context), page).map_err(|e| e.called(&*store))?;
+    if !args.resume {
+        return Ok(exit_code::OK);
+    }
+    // Whoever sent the bundle learns that the run is here, even if it cannot go on.
+    page.flush()?;
+    let view = find::run(&*store, &run)?;
+    if view.run.status != Status::Interrupted || view.spec.command.is_none() {
+        return Ok(exit_code::OK);
+    }
+    let mut resume = process::Command::new(crate::program()?);
+    resume.args(["resume", "--detach", "--", &run]).env(told::STORE, context.place.address());
+    let status = resume.stdin(process::Stdio::null()).stdout(process::Stdio::null()).status()?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_code::FAILED))
 }
 
+/// Makes the run, prints that, and returns its id. `received`: where the bundle is that came over standard input.
 fn carry(
     args: &ImportArgs,
     (file, digest, manifest): (&Path, Digest, &Manifest),
-    store: &dyn Store,
-    context: &Context,
+    received: Option<Workplace>,
+    (store, context): (&dyn Store, &Context),
     page: &mut Page,
-) -> Result<(), CliError> {
+) -> Result<String, CliError> {
     let row = state::Table::Bundles.name(&digest.to_string());
     if let Some(known) = store.state(&row.namespace, &row.agent, &row.key)? {
         let ids = known.value.unwrap_or_default();
         let run = String::from_utf8_lossy(&ids).split(' ').next().unwrap_or_default().to_owned();
-        return before(store, &run, page);
+        return before(store, run, page);
     }
-    let place = Workplace::new(context)?;
+    let place = received.map_or_else(|| Workplace::new(context), Ok)?;
     archive::unpack(file, &place.path)?;
     let bundle = place.store(context, false)?;
     let (mut family, _) = whole::family(&*bundle, find::run(&*bundle, &manifest.run)?)?;
@@ -61,7 +85,8 @@ fn carry(
         }
     }
     let old = family.first().and_then(directory_of);
-    let new = old.as_deref().map(|old| directory(old, args.into.as_deref(), context)).transpose()?;
+    let into = args.into.as_deref().or(manifest.into.as_deref().map(Path::new));
+    let new = old.as_deref().map(|old| directory(old, into, context)).transpose()?;
     if let (Some(old), Some(new)) = (&old, &new) {
         family.iter_mut().for_each(|view| settle(&mut view.spec, old, new, context));
     }
@@ -85,11 +110,12 @@ fn carry(
         runs.push(Whole { spec, ..whole::read(&*bundle, view)? });
     }
     let Imported::Now(no) = put(store, runs, Some(digest))? else {
-        return before(store, &manifest.run, page);
+        return before(store, manifest.run.clone(), page);
     };
     if page.look.json {
         let told = json!({ "run": manifest.run, "imported": true, "directory": new, "restored": restored });
-        return Ok(page.json(&told)?);
+        page.json(&told)?;
+        return Ok(manifest.run.clone());
     }
     let view = find::view(store, no)?;
     let word = called_now(store, &view)?;
@@ -106,19 +132,22 @@ fn carry(
     if let Some(why) = view.run.why() {
         page.line(&format!("  {}: {}", view.run.status.name(), look::clean(&why)))?;
     }
-    Ok(page.text(&budget::commands(&next(&view, &word)))?)
+    page.text(&budget::commands(&next(&view, &word)))?;
+    Ok(manifest.run.clone())
 }
 
 /// Says that the bundle of this run was imported before.
-fn before(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
+fn before(store: &dyn Store, run: String, page: &mut Page) -> Result<String, CliError> {
     if page.look.json {
-        return Ok(page.json(&json!({ "run": run, "imported": false }))?);
+        page.json(&json!({ "run": run, "imported": false }))?;
+        return Ok(run);
     }
-    let word = match find::with_id(store, run)? {
+    let word = match find::with_id(store, &run)? {
         Some(view) => called_now(store, &view)?,
-        None => short_id(run).to_owned(),
+        None => short_id(&run).to_owned(),
     };
-    Ok(page.line(&format!("{word}  this bundle was imported before; nothing was done"))?)
+    page.line(&format!("{word}  this bundle was imported before; nothing was done"))?;
+    Ok(run)
 }
 
 /// Returns the directory that the run works in from now on. Errors: one that is not there and was not named.

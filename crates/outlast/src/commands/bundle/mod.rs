@@ -2,13 +2,15 @@
 //!
 //! A bundle is a store: the run and all runs below it in an SQLite file, and the objects of their snapshots. The run is
 //! fenced first. Killed at any instant, it is in one place, or in none until the same command is typed again.
+//! `outlast move` does both over ssh (`send`).
 
 pub mod archive;
 pub mod import;
+pub mod send;
 
 use std::{
     fs::{self, DirBuilder, File},
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::PathBuf,
 };
 
@@ -52,6 +54,8 @@ struct Manifest {
     made_at: String,
     /// Directory that the run worked in; `None`: it had none.
     directory: Option<String>,
+    /// Directory that it works in where it is imported; `None`: the one that is named there, or the one of the same name.
+    into: Option<String>,
     runs: usize,
     entries: usize,
     snapshots: usize,
@@ -70,6 +74,18 @@ impl Manifest {
             manifest => Ok(manifest),
         }
     }
+
+    /// Returns the run's size, for people.
+    fn words(&self) -> String {
+        let (entries, snapshots) =
+            (some(self.entries as i64, "entry"), some(self.snapshots as i64, "snapshot"));
+        format!("{entries}, {} usd spent, {snapshots}", usd(self.spent_nano_usd))
+    }
+}
+
+/// Returns the directory beside the store of bundles that are under way.
+fn bundles(context: &Context) -> Result<PathBuf, CliError> {
+    Ok(run_directory::of_store(&context.place, "bundles", &context.around)?)
 }
 
 /// Directory beside the store in which one bundle at a time is packed or unpacked. It goes when this is dropped; what a
@@ -81,8 +97,7 @@ struct Workplace {
 
 impl Workplace {
     fn new(context: &Context) -> Result<Workplace, CliError> {
-        let parent = run_directory::of_store(&context.place, "bundles", &context.around)?;
-        let mut make = DirBuilder::new();
+        let (parent, mut make) = (bundles(context)?, DirBuilder::new());
         make.recursive(true).mode(0o700).create(&parent)?;
         let alone = File::open(&parent)?;
         rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).map_err(std::io::Error::from)?;
@@ -103,6 +118,14 @@ impl Workplace {
     fn store(&self, context: &Context, create: bool) -> Result<std::sync::Arc<dyn Store>, CliError> {
         let place = StoreAddress::File(self.path.join(archive::STORE));
         Context { place, ..context.clone() }.open(create, Kept::Full)
+    }
+
+    /// Keeps what standard input has, and returns its path.
+    fn receive(&self) -> std::io::Result<PathBuf> {
+        let path = self.path.join("received");
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+        Ok(path)
     }
 
     fn objects(&self) -> Result<Objects, FilesError> {
@@ -144,18 +167,49 @@ pub fn export(
     Desk { store, context, page, .. }: Desk,
 ) -> Result<(), CliError> {
     let view = find::run(store, &args.job)?;
-    let run = called(&view);
-    if let Some(parent) = view.run.parent {
-        return Err(BundleError::Child { run, parent: called(&find::view(store, parent)?) }.into());
+    let file = context.around.directory().join(file);
+    let begun = Moved::begun(file.to_string_lossy().into_owned(), None);
+    let (whole, manifest) = leave(store, context, &view, begun, None)?;
+    let is_over = matches!(view.run.status, Status::Completed | Status::Cancelled) && view.run.job.is_none();
+    if page.look.json {
+        let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "moved": !is_over, "manifest": manifest });
+        return Ok(page.json(&told)?);
     }
+    let strong = page.look.paint(Paint::Strong, &called(&view));
+    let file = look::clean(&whole.bundle);
+    page.line(&format!("{strong}  {} in {file}", manifest.words()))?;
+    page.line(&format!("  sha-256 {}", whole.sha256.as_deref().unwrap_or_default()))?;
+    if !is_over {
+        page.line("  it goes on where that file is imported, and no longer here")?;
+    }
+    // As bytes: it is for another store than the one that this command names.
+    Ok(page.bytes(format!("  → outlast import {file} --into DIR\n").as_bytes())?)
+}
+
+/// Errors: `run_has_parent`.
+fn check_leaves_alone(store: &dyn Store, view: &RunView) -> Result<(), CliError> {
+    let Some(parent) = view.run.parent else { return Ok(()) };
+    Err(BundleError::Child { run: called(view), parent: called(&find::view(store, parent)?) }.into())
+}
+
+/// Halts a run because it leaves in a bundle, and writes that. An export that was `begun` and cut off goes on.
+fn leave(
+    store: &dyn Store,
+    context: &Context,
+    view: &RunView,
+    begun: Moved,
+    into: Option<&str>,
+) -> Result<(Moved, Manifest), CliError> {
+    let (run, file) = (called(view), PathBuf::from(&begun.bundle));
+    check_leaves_alone(store, view)?;
     if let status @ (Status::Running | Status::Waiting | Status::Sleeping) = view.run.status {
         return Err(FilesError::InUse { run, status }.into());
     }
-    let file = context.around.directory().join(file);
-    let bundle = file.to_string_lossy().into_owned();
-    let cut_off = Moved { bundle: bundle.clone(), sha256: None, halt: None };
     let moved = view.run.halt.as_ref().and_then(|halt| halt.moved.as_deref());
-    let goes_on = moved.is_some_and(|moved| moved.bundle == bundle && moved.sha256.is_none());
+    // What a person has carried away may be anywhere by now.
+    let is_done = |moved: &Moved| moved.has_arrived || moved.to.is_none() && moved.sha256.is_some();
+    let goes_on = moved
+        .is_some_and(|moved| !is_done(moved) && (&moved.bundle, &moved.to) == (&begun.bundle, &begun.to));
     if moved.is_some() && !goes_on {
         return Err(RunError::Halted { run, halt: view.run.halt.clone().map(Box::new) }.into());
     }
@@ -164,40 +218,23 @@ pub fn export(
             let digest = archive::check(&file)?;
             let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
             if manifest.run != view.run.id.as_str() {
-                return Err(BundleError::Exists { file: bundle }.into());
+                return Err(BundleError::Exists { file: begun.bundle }.into());
             }
             (digest, manifest)
         }
-        true => return Err(BundleError::Exists { file: bundle }.into()),
+        true => return Err(BundleError::Exists { file: begun.bundle }.into()),
         false => {
-            let family = fence(store, &view, Some(&cut_off))?;
-            let made = make(store, context, family, &file);
+            let family = fence(store, view, Some(&begun))?;
+            let made = make(store, context, family, &file, into);
             if made.is_err() {
-                fence(store, &view, None)?;
+                fence(store, view, None)?;
             }
             made?
         }
     };
-    let is_over = matches!(view.run.status, Status::Completed | Status::Cancelled) && view.run.job.is_none();
-    let whole = Moved { bundle, sha256: Some(digest.to_string()), halt: None };
-    fence(store, &view, Some(&whole))?;
-    if page.look.json {
-        let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "moved": !is_over, "manifest": manifest });
-        return Ok(page.json(&told)?);
-    }
-    let strong = page.look.paint(Paint::Strong, &run);
-    let (entries, spent) = (some(manifest.entries as i64, "entry"), usd(manifest.spent_nano_usd));
-    let file = look::clean(&whole.bundle);
-    page.line(&format!(
-        "{strong}  {entries}, {spent} usd spent, {} in {file}",
-        some(manifest.snapshots as i64, "snapshot")
-    ))?;
-    page.line(&format!("  sha-256 {digest}"))?;
-    if !is_over {
-        page.line("  it goes on where that file is imported, and no longer here")?;
-    }
-    // As bytes: it is for another store than the one that this command names.
-    Ok(page.bytes(format!("  → outlast import {file} --into DIR\n").as_bytes())?)
+    let whole = Moved { sha256: Some(digest.to_string()), ..begun };
+    fence(store, view, Some(&whole))?;
+    Ok((whole, manifest))
 }
 
 /// Writes the bundle of runs that are fenced.
@@ -206,6 +243,7 @@ fn make(
     context: &Context,
     family: Vec<RunView>,
     file: &Path,
+    into: Option<&str>,
 ) -> Result<(Digest, Manifest), CliError> {
     let place = Workplace::new(context)?;
     let mut manifest = Manifest {
@@ -215,6 +253,7 @@ fn make(
         store: store.place(),
         host: identity::of_self()?.host,
         made_at: time::rfc3339(store.now()?),
+        into: into.map(str::to_owned),
         runs: family.len(),
         ..Manifest::default()
     };

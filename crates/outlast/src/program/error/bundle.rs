@@ -24,6 +24,8 @@ pub enum BundleError {
     Here { run: String, moved: bool },
     #[error("run {run} was not moved to another store")]
     NotMoved { run: String },
+    #[error("run {run} is halted here, and not known to be at {to}: {why}")]
+    CutOff { run: String, to: String, why: String },
     #[error("the bundle: {0}")]
     Io(#[from] io::Error),
 }
@@ -40,6 +42,7 @@ impl BundleError {
             BundleError::Child { .. } => ("run_has_parent", REFUSED),
             BundleError::Here { .. } => ("run_exists", REFUSED),
             BundleError::NotMoved { .. } => ("run_not_moved", REFUSED),
+            BundleError::CutOff { .. } => ("move_cut_off", UNAVAILABLE),
         }
     }
 
@@ -62,6 +65,9 @@ impl BundleError {
                 format!("`outlast show {run}` tells of it; nothing was changed")
             }
             BundleError::NotMoved { run } => format!("leave --take-back out: `outlast resume {run}`"),
+            BundleError::CutOff { run, to, .. } => format!(
+                "`outlast move {run} {to}` again goes on; only if it never came there: `outlast resume {run} --take-back`"
+            ),
             BundleError::Unread { .. } | BundleError::Io(_) => return None,
         })
     }
