@@ -68,7 +68,8 @@ def help_of(outlast: Path, *words: str) -> str:
 
 def subcommands(text: str) -> list[str]:
     # The first page has its commands below headings of their own.
-    listed = re.findall(r"^(?:Commands|Run|Look|Money|Decide|Jobs|State|Loops|Upkeep):\n((?:  .*\n)+)", text, re.M)
+    headings = [word for word in quoted(r"pub const HEADINGS: [^=]* = \[(.*?)\n\];", rust()) if word[0].isupper()]
+    listed = re.findall(rf"^(?:Commands|{'|'.join(headings)}):\n((?:  .*\n)+)", text, re.M)
     names = re.findall(r"^  ([a-z][a-z-]*)(?=\s|$)", "".join(listed), re.M)
     return [name for name in names if name != "help"]
 

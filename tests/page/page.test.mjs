@@ -77,6 +77,23 @@ test("a run is seen to die and to go on, and its calls are read", async () => {
   await page.close();
 });
 
+test("an entry shows which files its tools changed, and the lines", async () => {
+  const run = await world.runs("keeps files", [
+    { write: "one\n" }, { say: "first" }, { write: `two ${EVIL}\n` }, { say: "second" }, { wait: "end" },
+  ], "--files");
+  const page = await visitor();
+  await open(page, "keeps files");
+  await says(page, "notes.txt");
+  const calls = JSON.parse(await world.told("journal", "keeps files", "--all", "--json")).entries.filter((e) => e.kind === "call");
+  await page.evaluate((seq) => { location.hash += `/${seq}`; }, calls[0].seq);
+  await says(page, /Files\s+1 path changed from here to the next snapshot/);
+  await says(page, /changed\s+notes\.txt\s+\+1 −0/);
+  await says(page, "+two <img src=x onerror=alert(1)>");
+  await run.go("end");
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 // Bug: what a person typed for a budget was 1.00 again when the page looked for news. Consequence: a raise by another
 // amount than was typed. Cause: a field whose value is drawn is set anew each time it is drawn.
 // Bug: the first keys after "Raise budget" went to the page behind. Consequence: 50 for 2.50. Cause: the dialog was

@@ -45,6 +45,8 @@ for act in plan:
         said.append({"role": "user", "content": act["say"]})
         out = post(base + "/chat/completions", {"model": act.get("model", "gpt-5-mini"), "messages": said, "max_completion_tokens": 64})
         said.append({"role": "assistant", "content": out["choices"][0]["message"]["content"]})
+    elif "write" in act:
+        with open("notes.txt", "a") as file: file.write(act["write"])
     elif "wait" in act:
         waits(act["wait"])
     elif "ask" in act:

@@ -64,6 +64,7 @@ export const run = (id) => get(`/v1/runs/${part(id)}/summary`);
 export const attempts = (id, words) => get(`/v1/runs/${part(id)}/attempts`, words);
 export const entries = (id, words) => get(`/v1/runs/${part(id)}/entries`, words);
 export const entry = (id, seq) => getExact(`/v1/runs/${part(id)}/entries/${part(seq)}`);
+export const files = (id, seq) => get(`/v1/runs/${part(id)}/entries/${part(seq)}/files`);
 export const items = (id, words) => get(`/v1/runs/${part(id)}/items`, words);
 export const jobs = (words) => get("/v1/jobs", words);
 export const spend = (words) => get("/v1/spend", words);

@@ -5,11 +5,15 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { ONCE, SLOW, useKeys, useRead } from "./live.js";
 import { ofTurns } from "./diff.js";
-import { cost, marks, standing, took, tokens, what } from "./journal.js";
+import { cost, isOwn, marks, standing, took, tokens, what } from "./journal.js";
 import { Empty, Problem, State, To, Waits } from "./parts.js";
-import { clean, count, line, pretty, usd, when } from "./words.js";
+import { clean, count, line, pretty, some, usd, when } from "./words.js";
 
 const LONG = 6000;
+
+// Lines of a difference that are shown at first, and most changed files whose lines are.
+const LINES = 200;
+const OPEN = 5;
 
 // No event tells that more of an answer has come.
 const COMING = 1000;
@@ -19,6 +23,7 @@ export function Call({ id, seq }) {
     { on: ofRun(id), every: (one) => (one?.live ? COMING : SLOW) });
   const e = read.data;
   const run = useRead(() => api.run(id), [id], ONCE);
+  const files = useRead(() => api.files(id, seq), [id, seq], { on: ofRun(id), every: SLOW });
   const [diffs, compare] = useState(false);
   const before = useRead(() => (diffs && e?.call_before ? api.entry(id, e.call_before) : Promise.resolve(null)), [diffs, id, e?.call_before], ONCE);
   const go = (n) => {
@@ -51,7 +56,31 @@ export function Call({ id, seq }) {
       <section class="panel" aria-labelledby="answered"><div class="bar"><h2 id="answered">${e.kind === "call" ? "Answer" : "Value"}</h2>
         ${e.live ? html`<${State} of="running" word="still coming" />` : ""}</div>
         <${Side} side=${e.answer} none=${e.state === "open" ? "There is none yet." : "None is kept."} />
-      </section>`}`;
+      </section>
+      ${files.data?.changes.length ? html`<${Files} key=${seq} told=${files.data} own=${isOwn(e)} />` : ""}`}`;
+}
+
+/** What changed in the run's files: what a snapshot found, or what was done from an entry on until the next snapshot. */
+function Files({ told, own }) {
+  const all = told.changes.length + told.more;
+  return html`<section class="panel" aria-labelledby="files"><div class="bar"><h2 id="files">Files</h2>
+      <span class="soft">${some(all, "path")} changed ${own ? "since the snapshot before" : "from here to the next snapshot"}</span></div>
+    ${told.changes.map((one) => html`<details class="in" key=${one.path} open=${all <= OPEN}>
+      <summary><span class="soft">${one.what}</span> <span class="mono">${line(one.path, 300)}</span>
+        ${one.lines_added || one.lines_removed ? html` <span class="soft">+${count(one.lines_added)} −${count(one.lines_removed)}</span>` : ""}</summary>
+      ${one.diff ? html`<${Patch} text=${one.diff} />` : html`<span class="soft">${one.what === "mode" ? "Only the permissions differ." : "No lines to show."}</span>`}
+    </details>`)}
+    ${told.more ? html`<div class="in soft">and ${count(told.more)} more: “outlast files diff” prints them</div>` : ""}
+  </section>`;
+}
+
+/** A unified diff, without the two lines that name its file. */
+function Patch({ text }) {
+  const [all, show] = useState(false);
+  const lines = text.split("\n").slice(2);
+  const kind = { "+": "ins", "-": "cut", "@": "soft" };
+  return html`<pre class="patch">${lines.slice(0, all ? lines.length : LINES).map((one, n) => html`<span key=${n} class=${kind[one[0]] ?? ""}>${clean(one)}\n</span>`)}</pre>
+    ${!all && lines.length > LINES ? html`<button onClick=${() => show(true)}>${count(lines.length - LINES)} more lines</button>` : ""}`;
 }
 
 function settings(request) {

@@ -1,13 +1,13 @@
 //! `outlast files`: what a run changed in its files; `outlast undo`: brings them back.
 
-use outlast_files::{Change, Id, Node, Objects, Restored};
-use similar::{ChangeTag, TextDiff};
+use outlast_files::{Change, Id, Node, Restored};
+use outlast_view::FileChange;
 
 use super::prelude::*;
 use crate::{
     cli::files::ForceArgs,
     files::{
-        Asked, Files,
+        Asked, Files, changes,
         history::{self, History},
         of_run,
     },
@@ -129,9 +129,6 @@ impl std::str::FromStr for UndoTo {
     }
 }
 
-/// Largest file whose lines are compared.
-const LONGEST: u64 = 1 << 20;
-
 /// Most effects, and most paths of one entry, that are shown to people.
 const SHOWN: usize = 8;
 
@@ -188,21 +185,20 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
     let offset = time::offset(view.run.created_at);
     let mut rows = Vec::new();
     for (index, step) in history.steps.iter().enumerate() {
-        let changes = match history.before(index) {
+        let found = match history.before(index) {
             Some(before) => {
                 outlast_files::diff(objects, &before, &step.kept.snapshot).map_err(FilesError::from)?
             }
             None => Vec::new(),
         };
         let mut told = Vec::new();
-        for change in &changes {
-            told.push(Told::new(objects, change)?);
+        for change in &found {
+            told.push(changes::describe(objects, change, false)?);
         }
         if page.look.json {
-            let paths: Vec<Value> = told.iter().map(Told::json).collect();
             rows.push(json!({
                 "entry": step.at.0, "moment": step.kept.moment, "attempt": step.attempt.0,
-                "snapshot": step.kept.snapshot, "late": step.kept.late, "key": step.kept.key, "changes": paths,
+                "snapshot": step.kept.snapshot, "late": step.kept.late, "key": step.kept.key, "changes": told,
             }));
             continue;
         }
@@ -221,8 +217,8 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
         };
         let head = format!("{:>5}  {when}  {:<8}  {what}", step.at.0, step.kept.moment.name());
         page.line(&page.look.paint(Paint::Strong, &head))?;
-        for told in told.iter().take(SHOWN) {
-            page.line(&format!("       {}", clean_line(&told.line(), 73)))?;
+        for change in told.iter().take(SHOWN) {
+            page.line(&format!("       {}", clean_line(&line(change), 73)))?;
         }
         if told.len() > SHOWN {
             page.line(&format!("       and {} more", told.len() - SHOWN))?;
@@ -242,73 +238,13 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
     Ok(())
 }
 
-/// A change of one path, for people and programs.
-struct Told {
-    path: String,
-    what: &'static str,
-    /// Lines that were added and removed; `None`: not compared.
-    lines: Option<(usize, usize)>,
-}
-
-impl Told {
-    fn new(objects: &mut Objects, change: &Change) -> Result<Told, FilesError> {
-        let what = match (&change.before, &change.after) {
-            (None, _) => "added",
-            (_, None) => "removed",
-            (Some(Node::File { parts: before, .. }), Some(Node::File { parts: after, .. }))
-                if before == after =>
-            {
-                "mode"
-            }
-            _ if change.is_mode_of_directory() => "mode",
-            _ => "changed",
-        };
-        let lines = match texts(objects, change)? {
-            Some((before, after)) => {
-                let diff = TextDiff::from_lines(&before, &after);
-                let count =
-                    |tag: ChangeTag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
-                Some((count(ChangeTag::Insert), count(ChangeTag::Delete)))
-            }
-            None => None,
-        };
-        let ending =
-            if [&change.after, &change.before].into_iter().flatten().next().is_some_and(Node::is_directory) {
-                "/"
-            } else {
-                ""
-            };
-        Ok(Told { path: format!("{}{ending}", change.shown()), what, lines })
-    }
-
-    fn line(&self) -> String {
-        let lines = match self.lines {
-            Some((added, removed)) if added + removed > 0 => format!("  (+{added} -{removed})"),
-            _ => String::new(),
-        };
-        format!("{:<8} {}{lines}", self.what, self.path)
-    }
-
-    fn json(&self) -> Value {
-        let (added, removed) = self.lines.unzip();
-        json!({ "path": self.path, "what": self.what, "lines_added": added, "lines_removed": removed })
-    }
-}
-
-/// Returns the texts on both sides of a change; `None` where one is no text, is large, or is no file.
-fn texts(objects: &mut Objects, change: &Change) -> Result<Option<(String, String)>, FilesError> {
-    let mut text = |node: &Option<Node>| -> Result<Option<String>, FilesError> {
-        match node {
-            None => Ok(Some(String::new())),
-            Some(Node::File { size, parts, .. }) if *size <= LONGEST => {
-                let bytes = objects.content(parts)?;
-                Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
-            }
-            Some(_) => Ok(None),
-        }
+/// Returns a change as a line, for people.
+fn line(change: &FileChange) -> String {
+    let lines = match change.lines_added.zip(change.lines_removed) {
+        Some((added, removed)) if added + removed > 0 => format!("  (+{added} -{removed})"),
+        _ => String::new(),
     };
-    let (before, after) = (text(&change.before)?, text(&change.after)?);
-    Ok(before.zip(after))
+    format!("{:<8} {}{lines}", change.what, change.path)
 }
 
 fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
@@ -317,28 +253,20 @@ fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut P
     let to = args.to.map_or_else(|| opened.newest(), |to| opened.at(Some(to)))?;
     let objects = &mut opened.files.objects;
     for change in outlast_files::diff(objects, &from, &to).map_err(FilesError::from)? {
-        let name = clean(&change.shown());
-        match texts(objects, &change)? {
-            Some((before, after)) if before != after => {
-                let side = |there: bool, prefix: &str| match there {
-                    true => format!("{prefix}/{name}"),
-                    false => "/dev/null".to_owned(),
-                };
-                let (old, new) = (side(change.before.is_some(), "a"), side(change.after.is_some(), "b"));
-                let diff = TextDiff::from_lines(&before, &after);
-                let text = diff.unified_diff().context_radius(3).header(&old, &new).to_string();
-                for line in text.lines() {
-                    let paint = match line.as_bytes().first() {
-                        Some(b'+') => Paint::Good,
-                        Some(b'-') => Paint::Bad,
-                        Some(b'@') => Paint::Calm,
-                        _ => Paint::Plain,
-                    };
-                    // What an agent wrote must not write to the terminal.
-                    page.line(&page.look.paint(paint, &clean(line)))?;
-                }
-            }
-            _ => page.line(&clean(&Told::new(objects, &change)?.line()))?,
+        let change = changes::describe(objects, &change, true)?;
+        let Some(text) = &change.diff else {
+            page.line(&clean(&line(&change)))?;
+            continue;
+        };
+        for line in text.lines() {
+            let paint = match line.as_bytes().first() {
+                Some(b'+') => Paint::Good,
+                Some(b'-') => Paint::Bad,
+                Some(b'@') => Paint::Calm,
+                _ => Paint::Plain,
+            };
+            // What an agent wrote must not write to the terminal.
+            page.line(&page.look.paint(paint, &clean(line)))?;
         }
     }
     Ok(())

@@ -20,6 +20,8 @@ use super::{Files, Kept, Moment, is_snapshot};
 #[derive(Clone, Debug)]
 pub struct Step {
     pub kept: Kept,
+    /// Entry that holds the snapshot.
+    entry: Seq,
     /// Entry that the snapshot belongs to: its call's, else its own.
     pub at: Seq,
     pub attempt: AttemptNo,
@@ -55,7 +57,14 @@ impl History {
             // A death can come between a step's snapshot and its record.
             let is_done = |key: &String| states.get(key) == Some(&State::Done);
             let is_finished = kept.moment.is_an_end() && kept.key.as_ref().is_none_or(is_done);
-            steps.push(Step { kept, at, attempt: entry.attempt, taken_at: entry.opened_at, is_finished });
+            steps.push(Step {
+                kept,
+                entry: entry.seq,
+                at,
+                attempt: entry.attempt,
+                taken_at: entry.opened_at,
+                is_finished,
+            });
         }
         Ok(History { steps })
     }
@@ -92,6 +101,14 @@ impl History {
     /// Returns whether the newest snapshot is of later than the last finished step.
     pub fn is_left(&self) -> bool {
         self.steps.len() > 1 && self.newest().is_some_and(|step| !step.is_finished)
+    }
+
+    /// Returns two snapshots that tell what changed at an entry: its own and the one before; or, of an entry without one, those
+    /// around what it did. `None`: there are no two.
+    pub fn around(&self, entry: Seq) -> Option<(Id, Id)> {
+        let own = self.steps.iter().position(|step| step.entry == entry);
+        let after = own.or_else(|| self.steps.iter().position(|step| step.at > entry))?;
+        Some((self.before(after)?, self.steps[after].kept.snapshot))
     }
 
     /// Returns the snapshot before a step, with which its changes are told; `None` for the first.

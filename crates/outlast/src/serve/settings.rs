@@ -6,10 +6,12 @@
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use outlast_core::{
-    store::Store,
+    journal::Entry,
+    store::{RunView, Store},
     words::{AttemptNo, RunId},
 };
 use outlast_server::door::{Access, Config, Proxy, RunFiles};
+use outlast_view::FileChange;
 use tokio::signal::unix::Signal;
 
 use super::{Reread, ServeArgs};
@@ -69,6 +71,15 @@ impl RunFiles for Context {
     fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>> {
         let directory = RunDirectory::of(&self.place, run, &self.around).map_err(io::Error::other)?;
         read::last_lines(&directory.logs(), attempt, most)
+    }
+
+    fn changes(
+        &self,
+        store: &dyn Store,
+        view: &RunView,
+        entry: &Entry,
+    ) -> io::Result<(Vec<FileChange>, usize)> {
+        files::changes::at_entry(store, self, view, entry).map_err(io::Error::other)
     }
 
     fn forget(&self, store: &dyn Store, run: &RunId) -> io::Result<()> {

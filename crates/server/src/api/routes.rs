@@ -95,6 +95,7 @@ pub static READ: Face = Face {
         GET "/v1/runs/{id}/entries" OwnRun ["kind" "state" "attempt" "key" "after" "limit" "gist"] read::entries::list;
         GET "/v1/runs/{id}/entries/{seq}" OwnRun [] read::entries::one;
         GET "/v1/runs/{id}/entries/{seq}/raw" OwnRun ["side"] read::entries::raw;
+        GET "/v1/runs/{id}/entries/{seq}/files" OwnRun [] read::entries::files;
         GET "/v1/runs/{id}/entries/{seq}/stream" OwnRun ["from"] read::stream::stream;
         GET "/v1/runs/{id}/resume_tax" OwnRun [] read::runs::resume_tax;
         GET "/v1/runs/{id}/items" OwnRun ["standing" "after" "limit" "values"] read::runs::items;

@@ -5,11 +5,14 @@ use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use outlast_core::{
     call::Rate,
     envelope::{Limits, Refusal},
+    journal::Entry,
     price::PriceTable,
     run::{Masks, Policy, Status},
-    store::Store,
+    store::{RunView, Store},
     words::{AttemptNo, Cause, Micros, OutSince, Outage, RunId, RunNo, Seq},
 };
+
+use outlast_view::FileChange;
 
 use super::named::Providers;
 use crate::{
@@ -24,6 +27,13 @@ pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
 pub trait RunFiles: Send + Sync {
     /// Returns the last lines that an attempt printed, as text for people; none where no log of it is there.
     fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>>;
+    /// Returns what changed in the files of a run at an entry, and how many changes more there are.
+    fn changes(
+        &self,
+        store: &dyn Store,
+        view: &RunView,
+        entry: &Entry,
+    ) -> io::Result<(Vec<FileChange>, usize)>;
     /// Removes what is kept for a run that the store has forgotten.
     fn forget(&self, store: &dyn Store, run: &RunId) -> io::Result<()>;
 }

@@ -177,6 +177,7 @@ const STORY: &[(&str, &str, &str)] = &[
     ("GET", "/v1/runs/r/iterations", ""),
     ("GET", "/v1/runs/r/entries", ""),
     ("GET", "/v1/runs/r/entries/1", ""),
+    ("GET", "/v1/runs/r/entries/1/files", ""),
     ("GET", "/v1/runs/r/resume_tax", ""),
     ("GET", "/v1/runs/r/items", ""),
     ("GET", "/v1/events", ""),

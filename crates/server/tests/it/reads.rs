@@ -4,12 +4,14 @@ use std::{io, sync::Arc};
 
 use outlast_core::{
     envelope::unit::Limits,
+    journal::Entry,
     run::Policy,
-    store::Store,
+    store::{RunView, Store},
     words::id::{AttemptNo, RunId},
 };
 use outlast_mock as mock;
 use outlast_server::door::{Access, Config, RunFiles};
+use outlast_view::FileChange;
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,6 +25,13 @@ struct Logs;
 impl RunFiles for Logs {
     fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>> {
         Ok(vec![format!("the last {most} of attempt {attempt} of {run}")])
+    }
+
+    fn changes(&self, _: &dyn Store, view: &RunView, entry: &Entry) -> io::Result<(Vec<FileChange>, usize)> {
+        let path = format!("of {} at {}", view.run.id, entry.seq);
+        let change =
+            FileChange { path, what: "added", lines_added: Some(1), lines_removed: Some(0), diff: None };
+        Ok((vec![change], 3))
     }
 
     fn forget(&self, _: &dyn Store, _: &RunId) -> io::Result<()> {
@@ -198,6 +207,8 @@ async fn a_summary_tells_the_budget_and_its_attempts_tell_who_died() {
     assert_eq!(attempts["attempts"][0].get("last_lines"), None);
     let printed = get(&server, "/v1/runs/r/attempts?lines=2").await;
     assert_eq!(printed["attempts"][0]["last_lines"], json!(["the last 2 of attempt 1 of r"]));
+    let changed = get(&server, "/v1/runs/r/entries/1/files").await;
+    assert_eq!((&changed["changes"][0]["path"], &changed["more"]), (&json!("of r at 1"), &json!(3)));
     assert_eq!(get(&server, "/v1/runs/r/attempts?died=true").await["attempts"], json!([]));
     assert_eq!(get(&server, "/v1/runs/r/iterations").await["iterations"][0]["attempts"], json!([1]));
     assert_eq!(get(&server, "/v1/runs/r/items").await, json!({"run": "r", "items": [], "after": null}));
@@ -229,7 +240,16 @@ async fn the_bearer_of_a_run_token_reads_its_own_run_and_no_other() {
     }
     // Whether another run exists is not told either.
     for run in ["other", "none"] {
-        for below in ["summary", "attempts", "iterations", "items", "entries", "entries/1", "entries/1/raw"] {
+        for below in [
+            "summary",
+            "attempts",
+            "iterations",
+            "items",
+            "entries",
+            "entries/1",
+            "entries/1/raw",
+            "entries/1/files",
+        ] {
             for ask in asks(&format!("/v1/runs/{run}/{below}")) {
                 let refused = ask.to(&server).await;
                 let had = (refused.status.as_u16(), refused.code());

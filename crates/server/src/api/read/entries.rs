@@ -129,3 +129,17 @@ pub async fn raw(asked: ApiRequest) -> Answered {
     response.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     Ok(response)
 }
+
+/// Answers with what changed in the run's files at an entry: see [`RunFiles`](crate::door::RunFiles). Nothing where no files
+/// are kept, or this process cannot read them.
+pub async fn files(asked: ApiRequest) -> Answered {
+    let (view, entry) = named(&asked).await?;
+    let (id, seq) = (view.run.id.clone(), entry.seq);
+    let Some(files) = asked.host.config.files.clone() else {
+        return json(&json!({ "run": id, "entry": seq, "changes": [], "more": 0 }));
+    };
+    let failed = move |e| store::Error::Io { why: format!("the files of entry {seq} are not read: {e}") };
+    let (changes, more) =
+        asked.read(move |store| files.changes(store, &view, &entry).map_err(failed)).await?;
+    json(&json!({ "run": id, "entry": seq, "changes": changes, "more": more }))
+}
