@@ -12,6 +12,7 @@ mod diff;
 mod error;
 mod fault;
 mod git;
+mod measure;
 mod objects;
 mod pack;
 mod restore;
@@ -27,6 +28,7 @@ pub use cache::Cache;
 pub use diff::{Change, at, diff};
 pub use error::{Error, Refused};
 pub use git::Repository;
+pub use measure::{Size, measure};
 pub use objects::{Collected, Held, Objects};
 /// Name of an object: the SHA-256 of its content.
 pub use outlast_core::words::Digest as Id;

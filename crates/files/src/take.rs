@@ -36,7 +36,7 @@ pub(crate) const PART: usize = 4 << 20;
 /// Times that a file which changes while it is read is read.
 const TRIES: usize = 3;
 /// Directories below each other. Each holds a descriptor during the walk.
-const DEEPEST: usize = 256;
+pub(crate) const DEEPEST: usize = 256;
 /// Most files that a snapshot names as unsteady.
 const MOST_NAMED: usize = 100;
 
@@ -390,7 +390,7 @@ fn read(
 }
 
 /// Returns the names of a directory, sorted by their bytes.
-fn names(fd: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
+pub(crate) fn names(fd: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(fd)? {
         let name = entry?.file_name().to_bytes().to_vec();

@@ -623,3 +623,19 @@ fn files_of_the_store_in_the_tree_are_passed_over() {
     assert_eq!(taken.snapshot.files, 1);
     assert_eq!(taken.passed[&Passed::Ours].0, 3);
 }
+
+#[test]
+fn a_tree_is_measured_as_a_snapshot_would_hold_it_up_to_a_limit() {
+    let place = Place::new();
+    place.write("a", "12345");
+    place.write("below/b", "123");
+    place.write("target/built", [0; 1000]);
+    place.write(".gitignore", "target/\n");
+    place.write(".env", "SECRET=1");
+    symlink("/etc", place.root.join("link")).unwrap();
+    let most = |files, bytes| measure(&place.root, &place.rules, Size { files, bytes }).unwrap();
+    let all = Size { files: 5, bytes: 5 + 3 + 8 };
+    assert_eq!(most(u64::MAX, u64::MAX), Some(all));
+    assert_eq!(most(5, 16), Some(all));
+    assert_eq!((most(4, 16), most(5, 15)), (None, None));
+}

@@ -9,8 +9,8 @@ use super::values;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Files (of a new run, for its whole life)")]
 pub struct KeepArgs {
-    /// Keep the files of this directory as each tool leaves them: `off`, or a directory [default: that in which the command runs]. Without it no files are kept
-    #[arg(long, value_name = "DIR|off", num_args = 0..=1, require_equals = true, default_missing_value = ".")]
+    /// Keep the files of this directory as each tool leaves them: a directory [default: that in which the command runs], `off`, or `auto`: of a known CLI agent, where that costs nothing to notice. Without it no files are kept
+    #[arg(long, value_name = "DIR|auto|off", num_args = 0..=1, require_equals = true, default_missing_value = ".")]
     pub files: Option<String>,
     /// Keep files too that .gitignore names
     #[arg(long)]
@@ -24,15 +24,25 @@ pub struct KeepArgs {
 }
 
 impl KeepArgs {
-    /// Returns what is kept with the run; `None`: no files.
+    /// Returns whether the tree and the command decide if files are kept.
+    pub fn is_auto(&self) -> bool {
+        self.files.as_deref() == Some("auto")
+    }
+
+    /// Returns what is kept with the run; `None`: no files, or the tree decides.
     pub fn kept(&self) -> Option<KeptFiles> {
-        let directory = self.files.as_deref().filter(|word| *word != "off")?;
-        Some(KeptFiles {
+        let directory = self.files.as_deref().filter(|word| *word != "off" && !self.is_auto())?;
+        Some(self.of(directory))
+    }
+
+    /// Returns how a directory is kept; `.` is the one in which the command runs.
+    pub fn of(&self, directory: &str) -> KeptFiles {
+        KeptFiles {
             directory: (directory != ".").then(|| directory.to_owned()),
             ignored: self.files_ignored,
             exclude: self.files_exclude.clone(),
             max_bytes: self.files_max,
-        })
+        }
     }
 }
 

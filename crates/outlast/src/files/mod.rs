@@ -25,7 +25,7 @@ use outlast_core::{
     store::{self, RunFilter, RunView, Store},
     words::{Entropy, RunId, RunNo, clock::random},
 };
-use outlast_files::{Cache, Id, Objects, Restored, Rules, SPARED_US, Wish};
+use outlast_files::{Cache, Id, Objects, Restored, Rules, SPARED_US, Size, Wish};
 use serde::{Deserialize, Serialize};
 
 use self::history::History;
@@ -150,6 +150,14 @@ fn own_name(directory: &Path, entropy: &dyn Entropy) -> io::Result<String> {
     fs::read_to_string(&file)
 }
 
+fn rules(context: &Context, kept: &KeptFiles) -> Rules {
+    let store = match &context.place {
+        StoreAddress::File(store) => Some(store.clone()),
+        StoreAddress::Postgres(_) => None,
+    };
+    Rules { keep_ignored: kept.ignored, exclude: kept.exclude.clone(), store }
+}
+
 impl Files {
     /// Opens the files of a run. `create`: makes the directory of the objects. Restorations that a kill cut off are
     /// finished.
@@ -162,14 +170,11 @@ impl Files {
     ) -> Result<Files, FilesError> {
         let root = PathBuf::from(kept.directory.as_deref().unwrap_or(directory));
         let directory = self::directory(context)?;
-        let (store, is_shared) = match &context.place {
-            StoreAddress::File(store) => (Some(store.clone()), false),
-            StoreAddress::Postgres(_) => (None, true),
-        };
+        let is_shared = matches!(context.place, StoreAddress::Postgres(_));
         // What machines share comes from others where this one has nothing yet.
         let mut objects = Objects::open(&directory, create || is_shared, kept.max_bytes.unwrap_or(MOST))?;
         let own_name = is_shared.then(|| own_name(&directory, context.entropy.as_ref())).transpose()?;
-        let rules = Rules { keep_ignored: kept.ignored, exclude: kept.exclude.clone(), store };
+        let rules = rules(context, kept);
         let which = format!("{}\n{}\n{:?}", root.display(), kept.ignored, kept.exclude);
         let cache_file = directory.join(format!("{}.cache", Id::of(which.as_bytes())));
         let saved_file = directory.join(saved(run));
@@ -177,6 +182,12 @@ impl Files {
         let cache = Cache::load(&cache_file);
         let published = HashSet::new();
         Ok(Files { objects, root, rules, cache, cache_file, saved_file, own_name, published })
+    }
+
+    /// Returns the size of the working directory as it would be kept; `None`: it is more than `most`.
+    pub fn measure(context: &Context, kept: &KeptFiles, most: Size) -> Result<Option<Size>, FilesError> {
+        let rules = rules(context, kept);
+        Ok(outlast_files::measure(context.around.directory(), &rules, most)?)
     }
 
     /// Records a snapshot of this machine by `record`, once it is where other machines find it.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{IsTerminal as _, Read as _},
+    path::Path,
 };
 
 use outlast_core::{
@@ -15,19 +16,25 @@ use outlast_core::{
     words::{RunId, RunNo, clock::random},
 };
 
+use outlast_files::Size;
 use outlast_server::node::Node;
 
 use super::drive::iterate;
 use crate::{
     agent::{self, Choice},
     cli::RunArgs,
+    files::Files,
     program::{
         context::Context,
         error::{CliError, CommandError, InputError, RunError},
         find, host,
         say::say,
     },
-    render::short::{called, short},
+    render::{
+        amount::some,
+        short::{called, short},
+        talk,
+    },
     settings::{budgets, env_file, keys, prices, upstreams},
 };
 
@@ -36,6 +43,9 @@ const MAX_STDIN: u64 = 256 << 20;
 
 /// Most unfinished runs of a command, in each status, among which one is looked for.
 const MOST: usize = 200;
+
+/// Largest tree whose files `--files=auto` keeps: its first snapshot, before the agent starts, takes about half a second.
+const AT_ONCE: Size = Size { files: 5_000, bytes: 64 << 20 };
 
 /// Finds the run that `outlast run` continues, or creates a new one.
 ///
@@ -129,8 +139,9 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     if args.named_policy.as_deref().is_some_and(|typed| kept != Some(typed)) {
         say(&format!("{id} exists: it stays under the policy it was begun with (a new run is with --new)"));
     }
-    let typed = Supervision { pty: Pty::Auto, ..supervision(args, context) };
     let kept = view.spec.command.as_ref().map(|command| &command.supervision);
+    let decided = kept.and_then(|kept| kept.files.clone());
+    let typed = Supervision { pty: Pty::Auto, ..supervision(args, context, decided) };
     if !typed.is_usual() && kept.is_none_or(|kept| typed != Supervision { pty: Pty::Auto, ..kept.clone() }) {
         say(&format!("{id} exists: its processes are held as it was begun (a new run is with --new)"));
     }
@@ -312,7 +323,7 @@ fn create(
         agent: Choice::read(&args.agent).kept(),
         looping,
         stop_at_limit: args.stop_at_limit,
-        supervision: supervision(args, context),
+        supervision: supervision(args, context, kept_by_itself(args, context)?),
     };
     let both = [args.plan.clone(), budgets::plan(&context.around)?];
     let plan = both.into_iter().flatten().reduce(|typed, kept| typed.under(&kept));
@@ -388,14 +399,42 @@ fn login_words(view: &RunView) -> String {
     format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
 }
 
-/// Returns how the run's processes are held, and which files are kept with it.
-fn supervision(args: &RunArgs, context: &Context) -> Supervision {
+/// Returns how the run's processes are held, and which files are kept with it; with `--files=auto` those of `auto`.
+fn supervision(args: &RunArgs, context: &Context, auto: Option<KeptFiles>) -> Supervision {
     let files = args.keep_files.kept().map(|kept| {
         let whole = |directory: &String| context.around.directory().join(directory);
         let directory = kept.directory.as_ref().map(|name| whole(name).to_string_lossy().into_owned());
         KeptFiles { directory, ..kept }
     });
+    let files = files.or(auto.filter(|_| args.keep_files.is_auto()));
     Supervision { files, ..args.supervise.supervision() }
+}
+
+/// Decides, and says, whether `--files=auto` keeps the files of a new run: those of a known CLI agent, in a directory that is
+/// not above the home directory, and whose first snapshot takes no time that a person notices.
+fn kept_by_itself(args: &RunArgs, context: &Context) -> Result<Option<KeptFiles>, CliError> {
+    let (around, keep) = (&context.around, &args.keep_files);
+    if !keep.is_auto() || agent::find(&Choice::read(&args.agent), &args.command, around)?.is_none() {
+        return Ok(None);
+    }
+    let directory = around.directory();
+    let is_above_home = around.var("HOME").is_none_or(|home| Path::new(home).starts_with(directory));
+    let kept = keep.of(".");
+    let size = if is_above_home { None } else { Files::measure(context, &kept, AT_ONCE)? };
+    let Some(Size { files, bytes }) = size else {
+        let most = some(AT_ONCE.files as i64, "file");
+        say(&format!(
+            "files: not kept, as this is no tree of at most {most} and {}; --files keeps them",
+            talk::size(AT_ONCE.bytes as usize)
+        ));
+        return Ok(None);
+    };
+    say(&format!(
+        "files: kept at each tool, {}, {}; --files=off",
+        some(files as i64, "file"),
+        talk::size(bytes as usize)
+    ));
+    Ok(Some(kept))
 }
 
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.

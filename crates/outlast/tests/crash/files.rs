@@ -1,10 +1,16 @@
 //! Stories of the files that are kept with a run: they come back as a tool, an entry or the run's beginning left them.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+    process::Command,
+};
 
 use crate::{
     agents::{script, shell},
-    bed::{Bed, until},
+    bed::{Bed, text, until},
     hosts::Hosts,
 };
 
@@ -222,4 +228,28 @@ fn files_that_an_agent_leaves_as_it_dies_are_no_progress() {
     let done = bed.run(shell(&bed, &["--run", "r", "--files"], "echo x >> lives; exit 3")).code(78);
     assert!(done.text.contains("crash loop"), "{}", done.text);
     assert_eq!(bed.text("work/lives").lines().count(), 5);
+}
+
+#[test]
+fn files_are_kept_by_themselves_of_a_known_agent_in_a_small_tree_of_its_own() {
+    let bed = Bed::without_mock();
+    bed.write("work/notes", "one\n");
+    let program = bed.write("claude", "#!/bin/sh\necho two >> notes\n");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let run = |id: &str, place: &str, program: &str| {
+        let mut command = bed.outlast(&["run", "--run", id, "--files=auto", "--restarts", "0", "--"]);
+        command.args([program, "-p", "x"]).current_dir(bed.path(place));
+        bed.run(command)
+    };
+    run("small", "work", text(&program)).tells(&["files: kept at each tool, 1 file, 4 bytes; --files=off"]);
+    bed.does(&["files", "diff", "small"]).code(0).tells(&["+two"]);
+    run("home", ".", text(&program)).tells(&["files: not kept"]);
+    assert!(!run("other", "work", "true").text.contains("files:"));
+    for n in 0..5_000 {
+        bed.write(&format!("work/{n}"), "");
+    }
+    run("large", "work", text(&program)).tells(&["files: not kept", "at most 5000 files"]);
+    for id in ["home", "other", "large"] {
+        bed.does(&["files", id]).code(1).tells(&["--files"]);
+    }
 }
