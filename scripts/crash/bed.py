@@ -188,12 +188,12 @@ class Place:
     def lived(self, command: list[str], roles: tuple[tuple[str, str], ...], deaths: list[Death]) -> Life:
         return self.started(command, roles, deaths).end()
 
-    def told(self, *words: str) -> tuple[int, dict]:
-        """Runs `outlast … --json`: its exit code and what it says. Who asks while a database recovers is refused, and asks again."""
+    def told(self, *words: str, store: str | None = None) -> tuple[int, dict]:
+        """Runs `outlast … --json`, on another `store` if one is named: its exit code and what it says. Who asks while a database recovers is refused, and asks again."""
         until = time.monotonic() + LONGEST_S
         while True:
             done = subprocess.run(
-                [str(self.bed.outlast), *words, "--json"], cwd=self.home, env=self.env,
+                [str(self.bed.outlast), *words, "--json"], cwd=self.home, env=self.env | ({"OUTLAST_STORE": store} if store else {}),
                 capture_output=True, text=True, timeout=LONGEST_S,
             )  # fmt: skip
             if "recovery mode" not in done.stderr or time.monotonic() > until:

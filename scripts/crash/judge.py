@@ -217,4 +217,4 @@ def limit(shown: dict, bought: int) -> list[str]:
     return [f"the limit of {line['limit']} nano-usd was passed: {charged} charged, {bought} bought"]
 
 
-PARTS = {"plain": plain, "budget": plain, "steps": steps, "mcp": mcp, "loop": loop, "serve": plain, "batch": batch}
+PARTS = {"plain": plain, "budget": plain, "steps": steps, "mcp": mcp, "loop": loop, "serve": plain, "batch": batch, "move": plain}

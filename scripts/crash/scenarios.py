@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 import time
@@ -18,6 +20,8 @@ KILLED = 128 + 9
 OVER = "is completed: "
 #: What is said where a run, or its store, was not there yet when it died.
 NO_RUN = ("no run has the id", "there is no store")
+#: What is said of a run that is known to be on another machine.
+GOES_ON = "it goes on at "
 #: Lives beyond the deaths: one that goes to the end, and one after a budget was raised.
 MORE_LIVES = 3
 
@@ -165,6 +169,57 @@ def served(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
     return outcome
 
 
+#: In place of ssh: the other machine is a home and a store below this one. What was moved is resumed under the watch.
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift 2
+cd "$HOME/there" && HOME="$PWD" OUTLAST_STORE="$PWD/runs.db" exec sh -c "${*% --resume}"
+"""
+
+
+def moved(scenario: Scenario, place: Place, deaths: list[Death]) -> Outcome:
+    """A run that has no restarts left, `outlast move`, again after each death of it, and `outlast resume` there."""
+    outlast, outcome, left = str(place.bed.outlast), Outcome(place), list(deaths)
+    there, work, ssh = place.home / "there", place.home / "work", place.home / "ssh"
+    for directory in (there, work / "below", ssh):
+        directory.mkdir(parents=True)
+    (work / "small").write_text("one\n")
+    (work / "below/large").write_bytes(random.Random(1).randbytes(300_000))
+    (ssh / "ssh").write_text(SSH)
+    (ssh / "ssh").chmod(0o700)
+    place.env["PATH"] = f"{ssh}:{place.env['PATH']}"
+    flags = ["--files=work", "--restarts", "0", "--kill-at", "call:3"]
+    place.lived([outlast, "run", "--run", place.run, "--usd", scenario.usd(), *flags, "--", *program(scenario, place)], scenario.roles, [])
+    outcome.halts.append((place.told("show", place.run)[1], max(line["n"] for line in place.bed.lines(place.run))))
+    for _ in lives_of(place, deaths):
+        life = place.lived([outlast, "move", place.run, f"ssh://there{there}/work"], scenario.roles, left)
+        left = left[len(life.strikes) :]
+        # Where it is known to be, it goes on; where it was, no more.
+        has_arrived = place.told("show", place.run, store=str(there / "runs.db"))[0] == 0
+        if has_arrived and "moved" not in json.dumps(place.told("show", place.run)[1].get("halt")):
+            outcome.faults.append("it is in two places")
+        if life.code == 0 or GOES_ON in life.text:
+            break
+        if not died(place, life):
+            outcome.faults.append(f"a move ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            return outcome
+    code, said = place.told("verify")
+    trees = [{path.relative_to(tree): path.read_bytes() for path in tree.rglob("*") if path.is_file()} for tree in (work, there / "work")]
+    if code or said.get("damage") or trees[0] != trees[1]:
+        outcome.faults.append(f"what was left, or its files: {said} {[sorted(map(str, tree)) for tree in trees]}")
+    place.store = place.env["OUTLAST_STORE"] = str(there / "runs.db")
+    for n in lives_of(place, deaths):
+        life = place.lived([outlast, "resume", place.run, "--add-restarts", "9"], scenario.roles, left)
+        left = left[len(life.strikes) :]
+        if life.code == 0 or OVER in life.text:
+            return outcome
+        if not died(place, life):
+            outcome.faults.append(f"life {n} there ended with {life.code}, and nothing had killed it: {life.text[-400:]}")
+            return outcome
+    outcome.faults.append(f"not at its end after {len(place.lives)} lives")
+    return outcome
+
+
 # The supervisor's own line has its agent's behind it.
 OF_RUN = (("supervisor", "outlast run "), ("supervisor", "outlast resume "), ("agent", "/agents/"))
 
@@ -197,4 +252,9 @@ SERVE = Scenario(
 BATCH = Scenario(
     "batch", "a worker of `outlast.map`, four items at a time", "batch.py", 10, (("agent", "/agents/"),), {"agent": ("self",)}, alone
 )
-ALL = (PLAIN, BUDGET, STEPS, MCP, LOOP, SERVE, BATCH)
+MOVE = Scenario(
+    "move", "a run that `outlast move` takes to another store, with its files", "plain.py", 5,
+    (("receiver", "outlast --json import"), ("sender", " move "), *OF_RUN),
+    {"sender": ("self", "all", "sender+receiver"), "receiver": ("self", "all", "sender+receiver")}, moved,
+)  # fmt: skip
+ALL = (PLAIN, BUDGET, STEPS, MCP, LOOP, SERVE, BATCH, MOVE)
