@@ -82,7 +82,7 @@ fn store_of_another_user_and_places_that_are_none_are_named() {
 }
 
 /// `sh -c SCRIPT` where it may mount: `$1` is the binary, `$2` the bed.
-fn with_mounts(bed: &Bed, script: &str) -> Command {
+pub fn with_mounts(bed: &Bed, script: &str) -> Command {
     let mut inside = Command::new("unshare");
     if !is_root() {
         inside.args(["--user", "--map-root-user"]);

@@ -19,6 +19,7 @@ use outlast_store::Options;
 
 use crate::{
     agents::{UP_UNTIL_GO, script, shell},
+    bad_input::with_mounts,
     bed::{Bed, each, text, until},
     hosts::Hosts,
 };
@@ -200,6 +201,48 @@ fn an_import_that_was_cut_off_goes_on() {
     bed.run(there(&bed, &import)).code(0);
     bed.run(there(&bed, &["verify"])).code(0);
     assert!(!bed.path("there/runs.db.bundles/work").exists());
+}
+
+#[test]
+fn a_place_without_room_or_right_is_named_and_nothing_is_lost() {
+    let bed = Bed::without_mock();
+    let noise: Vec<u8> =
+        (0..2_000_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(bed.path("work/noise"), &noise).unwrap();
+    for id in ["r", "stays"] {
+        let run = bed.start(shell(&bed, &["--run", id, "--files"], UP_UNTIL_GO));
+        until("it is up", || (bed.text("up").lines().count() == 1).then_some(()));
+        run.signal(2);
+        run.done().code(130);
+        fs::remove_file(bed.path("up")).unwrap();
+    }
+    bed.does(&["export", "r", "--bundle", "../r.bundle"]).code(0);
+    let script = r#"
+        mkdir $2/small $2/fixed
+        mount -t tmpfs -o size=1m,mode=700 none $2/small
+        mount -t tmpfs none $2/fixed
+        mount -o remount,ro $2/fixed
+        fails() { ! "$@" || exit 1; }
+        for place in small fixed; do fails $1 export stays --bundle $2/$place/b; done
+        [ -z "$(ls $2/small $2/fixed | grep '^b')" ]
+        export OUTLAST_STORE=$2/there.db
+        for place in small fixed; do
+            fails $1 import $2/r.bundle --into $2/$place/new
+            fails $1 show r
+        done
+        for place in small fixed; do OUTLAST_STORE=$2/$place/runs.db fails $1 import $2/r.bundle --into $2/new; done
+        $1 import $2/r.bundle --into $2/new"#;
+    let told = bed.run(with_mounts(&bed, script)).code(0).text;
+    for place in ["small/b", "fixed/b", "small/new", "fixed/new"] {
+        assert!(
+            told.lines().any(|line| line.starts_with("error: ") && line.contains(place)),
+            "{place}: {told}"
+        );
+    }
+    assert!(told.matches("No space left on device").count() >= 2, "{told}");
+    assert!(told.matches("Read-only file system").count() >= 2, "{told}");
+    assert_eq!(bed.status("stays"), "interrupted", "it did not leave");
+    assert_eq!(fs::read(bed.path("new/noise")).unwrap(), noise);
 }
 
 #[test]

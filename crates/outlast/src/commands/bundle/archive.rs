@@ -54,11 +54,23 @@ fn foot(digest: &Digest) -> Vec<u8> {
 /// Packs files of a directory. The bundle has its name when it is whole and on the disk, and is never put over a file.
 pub fn pack(directory: &Path, names: &[String], file: &Path) -> Result<Digest, BundleError> {
     let fresh = beside(file, ".unfinished");
-    match fs::remove_file(&fresh) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+    let packed = write(directory, names, file, &fresh);
+    if packed.is_err() {
+        // It would only take room; its name is not that of a bundle.
+        let _ = fs::remove_file(&fresh);
+    }
+    packed.map_err(|why| match why.kind() {
+        io::ErrorKind::AlreadyExists => BundleError::Exists { file: file.display().to_string() },
+        _ => BundleError::Unwritten { file: file.display().to_string(), why },
+    })
+}
+
+fn write(directory: &Path, names: &[String], file: &Path, fresh: &Path) -> io::Result<Digest> {
+    match fs::remove_file(fresh) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh)?;
     let summed = Summed { to: BufWriter::new(out), sum: Sha256::new() };
     let mut tar = tar::Builder::new(zstd::Encoder::new(summed, LEVEL)?);
     tar.mode(tar::HeaderMode::Deterministic);
@@ -70,9 +82,9 @@ pub fn pack(directory: &Path, names: &[String], file: &Path) -> Result<Digest, B
     to.write_all(&foot(&digest))?;
     to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     if file.exists() {
-        return Err(BundleError::Exists { file: file.display().to_string() });
+        return Err(io::ErrorKind::AlreadyExists.into());
     }
-    fs::rename(&fresh, file)?;
+    fs::rename(fresh, file)?;
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
     Ok(digest)

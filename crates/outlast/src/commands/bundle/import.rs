@@ -160,8 +160,10 @@ fn directory(old: &str, into: Option<&Path>, context: &Context) -> Result<String
             return Err(CliError::usage(missing, Some("name another with --into DIR")));
         }
     };
-    fs::create_dir_all(&new)?;
-    Ok(new.canonicalize()?.to_string_lossy().into_owned())
+    let made = fs::create_dir_all(&new).and_then(|()| new.canonicalize());
+    let what = new.display().to_string();
+    let made = made.map_err(|source| FilesError::from(outlast_files::Error::Io { what, source }))?;
+    Ok(made.to_string_lossy().into_owned())
 }
 
 /// Changes a spec for another directory and this machine: paths below the old one, and `PATH` and `HOME`.

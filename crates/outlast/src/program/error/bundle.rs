@@ -8,6 +8,8 @@ use crate::program::exit_code::{REFUSED, UNAVAILABLE};
 pub enum BundleError {
     #[error("{file} cannot be read: {why}")]
     Unread { file: String, why: io::Error },
+    #[error("{file} cannot be written: {why}")]
+    Unwritten { file: String, why: io::Error },
     #[error("{file} is no bundle of outlast")]
     NotOne { file: String },
     #[error("{file} is torn, or was changed: its digest is not that of what it holds")]
@@ -34,7 +36,9 @@ impl BundleError {
     /// Returns the stable code, by which programs tell errors apart, and the exit code.
     pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            BundleError::Unread { .. } | BundleError::Io(_) => ("bundle_io", UNAVAILABLE),
+            BundleError::Unread { .. } | BundleError::Unwritten { .. } | BundleError::Io(_) => {
+                ("bundle_io", UNAVAILABLE)
+            }
             BundleError::NotOne { .. } => ("bundle_unknown", REFUSED),
             BundleError::Damaged { .. } => ("bundle_damaged", REFUSED),
             BundleError::Newer { .. } => ("bundle_newer", REFUSED),
@@ -68,7 +72,7 @@ impl BundleError {
             BundleError::CutOff { run, to, .. } => format!(
                 "`outlast move {run} {to}` again goes on; only if it never came there: `outlast resume {run} --take-back`"
             ),
-            BundleError::Unread { .. } | BundleError::Io(_) => return None,
+            BundleError::Unread { .. } | BundleError::Unwritten { .. } | BundleError::Io(_) => return None,
         })
     }
 }
