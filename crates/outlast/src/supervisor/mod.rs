@@ -240,7 +240,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             return Err(RunError::LoopScript { run: called(&view) }.into());
         }
         let view = if args.take_back { taken_back(store.as_ref(), &view)? } else { view };
-        let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
+        let elsewhere = args.cd.as_deref().map(|to| moved(&view, to)).transpose()?;
+        let command = elsewhere.as_ref().unwrap_or(&view.spec).command.as_ref();
+        let file = command.and_then(|command| command.env_file.as_ref());
         let context = context.with_variables(file.map(Path::new))?;
         let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
@@ -249,7 +251,13 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             check_free(&node, &view)?;
         }
         say_what_is_missing(&view, &context);
-        let view = moved(store.as_ref(), view, args.cd.as_deref())?;
+        let view = match elsewhere {
+            Some(spec) => {
+                store.ask(Amend { run: view.run.no, spec, unpriced: None }, Durability::Synced).wait()?;
+                find::view(store.as_ref(), view.run.no)?
+            }
+            None => view,
+        };
         let view = raised(store.as_ref(), &by, view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), &by, view)?;
@@ -307,17 +315,17 @@ fn taken_back(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     find::view(store, view.run.no)
 }
 
-/// Records the directory in which the run works from now on, and paths below it; `None`: it stays where it is.
-fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView, CliError> {
-    let (Some(to), Some(command)) = (to, &view.spec.command) else { return Ok(view) };
+/// Returns the spec of a run that works in the directory `to` from now on. Errors: `NoPlace`.
+fn moved(view: &RunView, to: &Path) -> Result<Spec, CliError> {
     let is_directory = |path: &PathBuf| path.is_dir();
     let whole = to.canonicalize().ok().filter(is_directory);
     let whole =
-        whole.ok_or_else(|| RunError::NoPlace { run: called(&view), directory: to.display().to_string() })?;
+        whole.ok_or_else(|| RunError::NoPlace { run: called(view), directory: to.display().to_string() })?;
     let mut spec = view.spec.clone();
-    spec.go_along(&command.directory, &whole.to_string_lossy());
-    store.ask(Amend { run: view.run.no, spec, unpriced: None }, Durability::Synced).wait()?;
-    find::view(store, view.run.no)
+    if let Some(from) = spec.command.as_ref().map(|command| command.directory.clone()) {
+        spec.go_along(&from, &whole.to_string_lossy());
+    }
+    Ok(spec)
 }
 
 /// Lets a run go on that was halted for an unknown price, and prints a message: under the rule `unpriced`, or at the prices

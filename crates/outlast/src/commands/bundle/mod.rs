@@ -186,7 +186,7 @@ pub fn export(
     Ok(page.bytes(format!("  → outlast import {file} --into DIR\n").as_bytes())?)
 }
 
-/// Errors: `run_has_parent`.
+/// Checks that a run is no part of another one. Errors: `run_has_parent`.
 fn check_leaves_alone(store: &dyn Store, view: &RunView) -> Result<(), CliError> {
     let Some(parent) = view.run.parent else { return Ok(()) };
     Err(BundleError::Child { run: called(view), parent: called(&find::view(store, parent)?) }.into())
