@@ -84,7 +84,9 @@ impl Conduct {
             None => None,
         };
         let session = match &own {
-            Some(own) => Session { id: own.session.clone(), spoiled: false },
+            Some(own) => {
+                Session { id: own.session.clone(), spoiled: false, directory: Some(moved.1.clone()) }
+            }
             None => Session { spoiled: true, ..theirs },
         };
         store.ask(session::keep(actor, self.key.clone(), &session), Durability::Synced).await?;
