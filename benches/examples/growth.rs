@@ -1,0 +1,192 @@
+//! Fills a store as months of work do: `growth PATH ENTRIES RUNS [BIG]`.
+//!
+//! Every fifth entry is a paid call and the rest are steps of 100 bytes, in runs of the same size that are named, tagged and
+//! completed; the last one, `big`, has so many entries as BIG says. `benches/growth.py` then times what people type.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::{collections::VecDeque, env, path::Path, sync::Arc};
+
+use outlast::program::host::{OsEntropy, SystemClock};
+use outlast_core::{
+    engine::{
+        actor::Actor,
+        call::{
+            admit::{Admission, Admit},
+            settle::{Bill, Close, Settle},
+        },
+        op::{Op, Outcome},
+        run::{
+            claim::{Claim, Claimed},
+            process::Register,
+            start::Start,
+            tell::{Tell, Word},
+        },
+        step::{BeginStep, Record, Step},
+    },
+    envelope::unit::Unit,
+    journal::{iteration_scope, payload::Payload},
+    price::Bound,
+    run::instance::Identity,
+    store::{
+        Ask as _,
+        Durability::{Committed, Synced},
+        Store, Ticket,
+    },
+    words::{
+        digest::{Digest, MatchKey},
+        id::{AttemptNo, InstanceNo, RunId, Slot},
+        usage::{ServiceTier, Usage},
+    },
+};
+use outlast_store::{Durability, Options, STORE_WAIT, open};
+
+/// Entries whose ends are waited for together.
+const GROUP: usize = 512;
+const MODELS: [&str; 3] = ["gpt-5-mini", "claude-sonnet-5", "gemini-3-flash"];
+
+/// Bound of a call that costs what it reserves: a thousand tokens each way.
+const BOUND: Bound = Bound {
+    input_tokens: 1000,
+    input_pico: 1_000_000_000,
+    output_pico_per_token: 4_000_000,
+    fixed_pico: 0,
+    choices: 1,
+    cap: 1000,
+    floor_cap: 1000,
+};
+
+struct Filler {
+    store: Arc<dyn Store>,
+    instance: InstanceNo,
+    ends: VecDeque<Ticket>,
+}
+
+impl Filler {
+    fn new(path: &Path) -> Filler {
+        let options = Options {
+            durability: Durability::Full,
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(OsEntropy),
+            create: true,
+            store_wait: STORE_WAIT,
+        };
+        let store = open(&path.to_string_lossy(), options).unwrap();
+        let instance = store.run_verb(Register { identity: Identity::default() }, Synced).unwrap();
+        Filler { store, instance, ends: VecDeque::new() }
+    }
+
+    fn run(&mut self, name: &str, number: usize, entries: usize) {
+        let mut start = Start::new(RunId::new(&format!("run-{name}")).unwrap());
+        start.limits[Unit::CostNanoUsd] = Some(1_000_000_000_000);
+        start.spec.name = Some(name.to_owned());
+        start.spec.tags = [("team".to_owned(), format!("team-{}", number % 7))].into();
+        let run = self.store.run_verb(start, Committed).unwrap().run;
+        let claim = Claim {
+            run,
+            slot: Slot::DRIVER,
+            instance: self.instance,
+            label: None,
+            fresh: false,
+            restart: false,
+        };
+        let Claimed::Attempt { attempt, .. } = self.store.run_verb(claim, Committed).unwrap() else {
+            unreachable!()
+        };
+        let actor = Actor { run, attempt, instance: self.instance };
+        for n in 0..entries {
+            let op = if n % 5 == 0 { self.call(actor, number, n) } else { self.step(actor, n) };
+            self.ends.push_back(self.store.submit(op, Committed));
+            while self.ends.len() >= GROUP {
+                self.ends.pop_front().unwrap().wait().unwrap();
+            }
+        }
+        self.ends.drain(..).for_each(|end| {
+            end.wait().unwrap();
+        });
+        self.store.run_verb(Tell { run, word: Word::Complete }, Committed).unwrap();
+    }
+
+    /// Begins a step. Returns its recording.
+    fn step(&self, actor: Actor, n: usize) -> Op {
+        let begin = BeginStep {
+            actor,
+            slot: Slot::DRIVER,
+            scope: iteration_scope(1),
+            key: format!("step {n}"),
+            within: None,
+            retries: false,
+            at_most_once: false,
+        };
+        let outcome = match self.store.ahead(Op::from(begin)) {
+            Ok(outcome) => outcome,
+            Err(op) => self.store.submit_here(op, Committed).wait(),
+        };
+        let Outcome::Begun(Step::Run { opening, .. }) = outcome.unwrap() else { unreachable!() };
+        let value = Payload::encode(&[42; 100]);
+        Record { opening, value, failed: false, again: false, changes: Vec::new() }.into()
+    }
+
+    /// Admits a call. Returns its settlement.
+    fn call(&self, actor: Actor, number: usize, n: usize) -> Op {
+        let digest = Digest::of(format!("prompt {n}").as_bytes());
+        let scope: Arc<str> = iteration_scope(1).into();
+        let admit = Admit {
+            actor,
+            slot: Slot::DRIVER,
+            match_key: MatchKey::new(&digest, &scope, None),
+            scope,
+            within: None,
+            digest,
+            upstream: "openai".into(),
+            path: "/v1/chat/completions".into(),
+            model: MODELS[number % MODELS.len()].into(),
+            stream: false,
+            idempotency_key: None,
+            caller: None,
+            bound: BOUND,
+            priced: true,
+            unknown_fee: None,
+            usual_cap: None,
+            taken: Vec::new(),
+            connection: 0,
+            retry_count: 0,
+            answered_with_error: false,
+            behind: false,
+            active_ms: 0,
+            waits: 0,
+            request: Some(Payload::encode(&[42; 400])),
+        };
+        let Admission::Go { opening, .. } = self.store.run_verb(admit, Committed).unwrap() else {
+            unreachable!()
+        };
+        let bill = Bill::Usage {
+            usage: Usage { input: 900, output: 700, ..Usage::default() },
+            tier: ServiceTier::Standard,
+            cost_nano_usd: 3_700_000,
+            price_hash: "bench".to_owned(),
+        };
+        Settle {
+            opening,
+            attempt: AttemptNo::default(),
+            close: Close::Done(bill),
+            active_ms: 0,
+            http_status: Some(200),
+            upstream_request_id: None,
+            error: None,
+            answer: Some(Payload::encode(&[42; 700])),
+        }
+        .into()
+    }
+}
+
+fn main() {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let number = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
+    let mut filler = Filler::new(Path::new(&words[0]));
+    let (entries, runs) = (number(1), number(2));
+    for n in 0..runs {
+        filler.run(&format!("night {n}"), n, entries / runs);
+    }
+    filler.run("big", 0, number(3));
+    println!("{}", entries + number(3));
+}
