@@ -129,7 +129,7 @@ impl Filler {
     /// Admits a call. Returns its settlement.
     fn call(&self, actor: Actor, number: usize, n: usize) -> Op {
         let digest = Digest::of(format!("prompt {n}").as_bytes());
-        let scope: Arc<str> = iteration_scope(1).into();
+        let scope = iteration_scope(1);
         let admit = Admit {
             actor,
             slot: Slot::DRIVER,
