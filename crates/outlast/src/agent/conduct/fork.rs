@@ -68,13 +68,18 @@ impl Conduct {
             return Ok(inherited);
         };
         let id = session::uuid(random(context.entropy.as_ref()));
-        let directory =
-            |view: &RunView| view.spec.command.as_ref().map(|c| c.directory.clone()).unwrap_or_default();
-        let works_in =
-            |run| Ok::<_, store::Error>(store.run(run)?.as_ref().map(directory).unwrap_or_default());
-        let moved = (works_in(origin.run)?, works_in(self.run)?);
+        let to = self.directory.to_string_lossy().into_owned();
+        let from = match session::find(store, origin.run, &self.key)?.and_then(|known| known.directory) {
+            Some(from) => from,
+            // An older Outlast did not keep it. A script's agent may work anywhere.
+            None => store
+                .run(origin.run)?
+                .and_then(|view| view.spec.command)
+                .filter(|_| self.name.is_none())
+                .map_or_else(|| to.clone(), |command| command.directory),
+        };
         let own = match self.kept() {
-            Some(kept) => match kept.copy_as_of(store, actor, (origin, &id), (&moved.0, &moved.1)).await {
+            Some(kept) => match kept.copy_as_of(store, actor, (origin, &id), (&from, &to)).await {
                 Err(e @ store::Error::Corrupt { .. }) => {
                     say(&format!("the session {} cannot be copied: {e}", theirs.id));
                     None
@@ -84,9 +89,7 @@ impl Conduct {
             None => None,
         };
         let session = match &own {
-            Some(own) => {
-                Session { id: own.session.clone(), spoiled: false, directory: Some(moved.1.clone()) }
-            }
+            Some(own) => Session { id: own.session.clone(), spoiled: false, directory: Some(to) },
             None => Session { spoiled: true, ..theirs },
         };
         store.ask(session::keep(actor, self.key.clone(), &session), Durability::Synced).await?;
