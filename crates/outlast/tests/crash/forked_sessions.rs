@@ -110,14 +110,14 @@ fn a_fork_whose_origins_session_is_not_kept_begins_anew_and_leaves_it_alone() {
         bed.run(command).code(0);
         let before = bed.sessions();
         let kept: Vec<String> = before.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-        let fork = bed.does(&["fork", &run, "--at", &call(&bed, &run, 1), "--name", "f"]).code(0);
+        let name = format!("f{run}");
+        let fork = bed.does(&["fork", &run, "--at", &call(&bed, &run, 1), "--name", &name]).code(0);
         let without = "claude begins a new session, without the conversation up to";
         fork.tells(&[without]);
-        bed.does(&["resume", "f"]).code(0).tells(&[without]);
+        bed.does(&["resume", &name]).code(0).tells(&[without]);
         assert_eq!(bed.sessions().len(), before.len() + 1, "{named:?}");
         let now: Vec<String> = before.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
         assert_eq!(now, kept, "{named:?}");
-        bed.does(&["rm", "f"]).code(0);
     }
 }
 
