@@ -173,8 +173,11 @@ class AsyncBatch(Handle):
         self._beginning = asyncio.Lock()
         self._is_given_up = False
 
-    def __aiter__(self) -> AsyncIterator[Result]:
-        return _Reader(self)
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        place = 0
+        while (result := await self._result_at(place)) is not None:
+            place += 1
+            yield result
 
     async def __anext__(self) -> Result:
         """The next result that `anext(batch)` has not given yet. Errors: at the end, what stopped the batch."""
@@ -267,24 +270,6 @@ class AsyncBatch(Handle):
                 for task in waiting:
                     task.cancel()
         say(progress.resume_hint())
-
-
-class _Reader:
-    """Iteration over the results of an asynchronous batch, from the first one."""
-
-    def __init__(self, batch: AsyncBatch) -> None:
-        self._batch = batch
-        self._place = 0
-
-    def __aiter__(self) -> "_Reader":
-        return self
-
-    async def __anext__(self) -> Result:
-        result = await self._batch._result_at(self._place)
-        if result is None:
-            raise StopAsyncIteration
-        self._place += 1
-        return result
 
 
 @taking(Options)
