@@ -74,6 +74,8 @@ impl Story {
             let (count, cost) = (some(state(State::Failed), "call"), usd(self.journal.calls.failed_nano_usd));
             out.push(format!("failed    {cost} usd for {count}{lost}"));
         }
+        // Before what the brief form may leave out: no sum has it.
+        out.extend(self.unmetered.clone());
         if run.replayed > 0 {
             let saved = match run.saved_nano_usd {
                 0 => String::new(),
@@ -106,7 +108,6 @@ impl Story {
             let count = some(self.journal.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
         }
-        out.extend(self.unmetered.clone());
         out.extend(unheld::unpriced(self.journal.calls.unpriced));
         if self.journal.calls.tried_again > 0 {
             let count = some(self.journal.calls.tried_again, "time");
