@@ -174,8 +174,9 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
     while wanted.iter().any(|id| !hook.taken().iter().any(|(had, _)| had == id)) {
         let me = scene.process();
         let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), ground(), &network(), move || me);
-        // Cut anywhere: between a message and the commit that records it, too.
-        let cut = Duration::from_millis(3 + kills % 40);
+        // Cut anywhere: between a message and the commit that records it, too. Later each time the span was gone through, so
+        // that a slow machine comes to an end as well.
+        let cut = Duration::from_millis(3 + kills % 40 * (1 + kills / 40));
         let _ = tokio::time::timeout(cut, async { while deliverer.round().await {} }).await;
         scene.dies(me);
         scene.clock.advance_ms(60_000);
