@@ -95,7 +95,10 @@ def test_answers_are_reused_for_repaired_code_if_asked(rt, provider):  # noqa: F
     batch(rt, range(2), parse).wait()
     job = outlast.job("j", store=rt)
     job.reset("0", reuse_answers=True)
-    job.reset("1")
+    job.reset(1)  # As `key=` may give it.
+    assert job.item(1) is not None and job.item("1") is not None
+    with pytest.raises(TypeError, match="wants a text or a whole number"):
+        job.reset(["1"])  # type: ignore[arg-type]
     assert [r.cached for r in batch(rt, range(2), parse)] == [False, False]
     assert paid(provider) == 3
 

@@ -11,7 +11,7 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
         let hint = "name it: `outlast budget RUN …`; `outlast ls` lists the runs";
         return Err(CliError::usage("the run whose limits change has to be named", Some(hint)));
     }
-    let verb = if args.changes() { Verb::Change } else { Verb::Look };
+    let verb = if args.changes() { Verb::Limit } else { Verb::Look };
     let before = find::run_or_last(store, args.run.as_deref(), context.around.directory(), verb)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);

@@ -27,6 +27,6 @@ pub fn digest(args: &DigestArgs, Desk { store, context, page, .. }: Desk) -> Res
     }
     let title = page.look.paint(Paint::Strong, &digest::title(&digest));
     page.line(&title)?;
-    page.line(&digest::text(&digest))?;
+    page.text(&format!("{}\n", digest::text(&digest)))?;
     Ok(digest.link.iter().try_for_each(|link| page.line(link))?)
 }

@@ -37,6 +37,7 @@ pub struct SnapshotArgs {
 /// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(
+    group(clap::ArgGroup::new("point").required(true)),
     after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --name enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z\n  outlast fork nightly --at 12 --into ../nightly-again"
 )]
 pub struct ForkArgs {
@@ -44,10 +45,10 @@ pub struct ForkArgs {
     #[arg(value_name = "RUN|JOB|FILE.jsonl")]
     pub run: String,
     /// Point to continue from: a snapshot's name, an attempt's number (its end is used), or a time
-    #[arg(long, value_name = "NAME|ATTEMPT|TIME", required_unless_present = "at")]
+    #[arg(long, value_name = "NAME|ATTEMPT|TIME", group = "point")]
     pub from_snapshot: Option<String>,
     /// Entry to continue from: it is the last one that is shared
-    #[arg(long, value_name = "ENTRY", conflicts_with = "from_snapshot")]
+    #[arg(long, value_name = "ENTRY", group = "point")]
     pub at: Option<i64>,
     /// Directory that the fork works in, with the run's files as they were when the entry began; it is made, or is empty. For runs of `outlast run --files`
     #[arg(long, value_name = "DIR", requires = "at")]

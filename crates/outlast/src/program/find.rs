@@ -37,7 +37,7 @@ pub enum Verb {
     Stop,
     Wake,
     Attach,
-    /// The command changes a run that has not ended, for example the run's budget.
+    /// The command changes a run that has not ended.
     Change,
     /// Ends a run for good.
     End,
@@ -45,6 +45,8 @@ pub enum Verb {
     Remove,
     /// Names a point of a run, in any status, or begins another run from it.
     Branch,
+    /// Changes the limits of a run, in any status.
+    Limit,
     /// Changes the files of a run that nobody drives.
     Restore,
 }
@@ -54,7 +56,7 @@ impl Verb {
     pub fn fits(self, view: &RunView) -> bool {
         let status = view.run.status;
         match self {
-            Verb::Look | Verb::Branch => true,
+            Verb::Look | Verb::Branch | Verb::Limit => true,
             Verb::Restore => !matches!(status, Status::Running | Status::Waiting | Status::Sleeping),
             Verb::Resume => {
                 let resumable = matches!(
@@ -75,7 +77,7 @@ impl Verb {
     /// Returns whether the verb takes the newest of several runs that fit the name as `rank` says: it only reads, or it
     /// can act on none of them. A failed run is resumed alone, too: older ones of its name are history.
     fn guesses(self, rank: Rank) -> bool {
-        let acts_on_ended = matches!(self, Verb::Remove | Verb::Branch | Verb::Restore);
+        let acts_on_ended = matches!(self, Verb::Remove | Verb::Branch | Verb::Limit | Verb::Restore);
         let acts = rank.fits && (rank.lives || acts_on_ended);
         rank.is_name && (self == Verb::Look || !acts)
     }

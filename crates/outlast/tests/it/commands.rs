@@ -286,10 +286,11 @@ fn an_unclear_word_lists_what_it_may_mean() {
     // Bug: undo, fork and snapshot took the newest of several that had ended, and changed it.
     for line in [
         "outlast rm day",
+        "outlast budget day --add-usd 1",
         "outlast undo day",
         "outlast files restore day a.txt",
         "outlast fork day --at 0",
-        "outlast snapshot day --name x",
+        "outlast snapshot day x",
     ] {
         assert_eq!(refused(&story, line).code(), "ambiguous_run", "{line}");
     }
@@ -581,7 +582,7 @@ fn an_agents_night_is_told_by_what_was_done() {
     // failed, and each face told what it found.
     for line in ["outlast journal r --all", "outlast journal r", "outlast show r -v", "outlast journal r 4"] {
         let all = shown(&story, line);
-        let rows = all.lines().filter(|row| row.trim_start().starts_with("4 ") || row.contains("make push"));
+        let rows = all.lines().filter(|row| row.trim_start().starts_with("4 ") || row.contains("`make push`"));
         let said: Vec<&str> = rows.collect();
         let is_told =
             |row: &&str| row.contains("in doubt") && !row.contains("failed") && !row.contains("unknown");

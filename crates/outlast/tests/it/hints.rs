@@ -217,6 +217,7 @@ fn every_command_in_a_message_is_one() {
             }
             let filled = words.split_whitespace().map(|word| match word.contains('{') {
                 true if word == "{newest}" => "7".to_owned(),
+                true if word == "{to}" => "ssh://r".to_owned(),
                 true => "r".to_owned(),
                 false => stood_in(word.trim_start_matches('[').trim_end_matches(']')),
             });

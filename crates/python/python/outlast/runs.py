@@ -218,7 +218,7 @@ def current() -> Current[Run]:
     found = scope.variable.get()
     if found is None:
         raise NoRun(
-            "outlast.current() was called outside of a run",
+            "there is no current run: this was called outside of one",
             hint="call it inside `with rt.run(…):`; a new thread needs contextvars.copy_context().run(…)",
         )
     return found

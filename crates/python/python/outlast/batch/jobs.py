@@ -13,6 +13,7 @@ from ..opening import typed
 from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
+from .plan import key_text
 from .results import Result, read_back
 from .table import Tabular
 
@@ -98,19 +99,19 @@ class Job(Tabular):
             if status is None or item.status == status:
                 yield item
 
-    def item(self, key: str) -> Item | None:
+    def item(self, key: str | int) -> Item | None:
         """The item with this key; None where there is none."""
-        row = self._engine.item(self._no, key)
+        row = self._engine.item(self._no, key_text(key))
         return None if row is None else self._item(row)
 
-    def reset(self, key: str, *, reuse_answers: bool = False) -> None:
+    def reset(self, key: str | int, *, reuse_answers: bool = False) -> None:
         """Makes an item pending again, also a done one: the next start runs it. On disk before `reset` returns.
 
         `reuse_answers=True` replays the recorded answers of the item's calls: they are not paid again.
         Errors: `item_running` while a live worker has it, `unknown_item`.
         """
         try:
-            self._engine.reset_item(self._no, key, reuse_answers).wait()
+            self._engine.reset_item(self._no, key_text(key), reuse_answers).wait()
         except Error as e:
             e.hint = typed(self._engine, e.hint)
             raise

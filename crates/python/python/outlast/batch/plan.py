@@ -60,7 +60,7 @@ class Source:
         for index, item in enumerate(self.items):
             content = self._content(item, index)
             if key_of is not None:
-                key: str | None = _text(_asked("key", key_of, item, index), index)
+                key: str | None = key_text(_asked("key", key_of, item, index), f" for item {index}")
             elif self._options.content is None:
                 key = content.hex()[:32]
             else:
@@ -121,15 +121,16 @@ def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
         ) from e
 
 
-def _text(key: Any, index: int) -> str:
+def key_text(key: Any, where: str = "") -> str:
+    """An item's key as it is recorded: a text, or a whole number of any type as text. Errors: `TypeError`, `ValueError`."""
     if isinstance(key, str):
         if not key.isascii() and any("\ud800" <= c <= "\udfff" for c in key):
-            raise ValueError(f"key wants a text that is Unicode for each item, had {key!r} for item {index}")
+            raise ValueError(f"key wants a text that is Unicode for each item, had {key!r}{where}")
         return key
     # Accepts integers of other types, too, such as numpy's.
     if hasattr(key, "__index__") and not isinstance(key, bool):
         return str(operator.index(key))
-    raise TypeError(f"key wants a text or a whole number for each item, had {key!r} for item {index}: str(…) makes it a text")
+    raise TypeError(f"key wants a text or a whole number for each item, had {key!r}{where}: str(…) makes it a text")
 
 
 @dataclasses.dataclass
