@@ -256,7 +256,7 @@ fn whatever_the_model_of_traces_allows_keeps_the_promises() {
 #[track_caller]
 fn breaks(promise: &'static str, calls: i64, steps: usize, ignores: fn(&Wrong) -> bool) {
     let system = Exploration { calls, operations: 4, ignores: Some(ignores) };
-    let checked = system.checker().target_max_depth(steps + 1).spawn_bfs().join();
+    let checked = system.checker().target_max_depth(steps + 2).spawn_bfs().join();
     assert!(checked.discovery(promise).is_some(), "nobody noticed");
 }
 
