@@ -582,7 +582,8 @@ fn an_agents_night_is_told_by_what_was_done() {
     // failed, and each face told what it found.
     for line in ["outlast journal r --all", "outlast journal r", "outlast show r -v", "outlast journal r 4"] {
         let all = shown(&story, line);
-        let rows = all.lines().filter(|row| row.trim_start().starts_with("4 ") || row.contains("`make push`"));
+        let rows =
+            all.lines().filter(|row| row.trim_start().starts_with("4 ") || row.contains("`make push`"));
         let said: Vec<&str> = rows.collect();
         let is_told =
             |row: &&str| row.contains("in doubt") && !row.contains("failed") && !row.contains("unknown");

@@ -222,7 +222,10 @@ fn a_family_is_forgotten_together() {
     cancel("parent");
     assert_eq!(gc(), serde_json::json!(["done"]));
     whole("3 runs");
-    assert!(shown(&story, "outlast show parent").contains("0.003 with children"), "what it spent stays charged");
+    assert!(
+        shown(&story, "outlast show parent").contains("0.003 with children"),
+        "what it spent stays charged"
+    );
     cancel("child");
     assert_eq!(gc(), serde_json::json!(["child", "parent"]));
     whole("1 run");

@@ -32,12 +32,8 @@ fn use_it(store: &Arc<dyn Store>, pid: u32) {
 }
 
 /// Columns that stores of an older format lack, each with its table, by the first format that has them.
-const SINCE: [(i64, &str, &str); 4] = [
-    (4, "entries", "opened_by"),
-    (5, "entries", "taken"),
-    (5, "attempts", "receiving"),
-    (6, "runs", "own"),
-];
+const SINCE: [(i64, &str, &str); 4] =
+    [(4, "entries", "opened_by"), (5, "entries", "taken"), (5, "attempts", "receiving"), (6, "runs", "own")];
 
 /// SQL that takes from a new store what an older format lacks.
 fn without(format: i64, prefix: &str) -> String {
