@@ -52,6 +52,16 @@ def test_equal_failures_in_a_row_stop_the_batch(rt):
     assert 20 <= out.stats.failed <= 22
 
 
+def test_a_start_that_fails_alike_names_what_has_its_dead_items_run_again(rt):
+    """Bug: the third start without a key left items dead, and its hint said that failed items run again."""
+    for start in range(3):
+        out = batch(rt, range(20), lambda i: {}["key"], concurrency=1)
+        with pytest.raises(outlast.RepeatedFailure) as stopped:
+            out.wait()
+        dead = "outlast retry j --failed" in stopped.value.hint
+        assert dead == (out.stats.dead > 0) == (start == 2), stopped.value.hint
+
+
 def test_on_error_raise_stops_at_the_first(rt):
     out = batch(rt, range(1000), lambda i: 1 / (i - 5), on_error="raise", concurrency=1)
     with pytest.raises(ZeroDivisionError):

@@ -375,6 +375,8 @@ class Core:
             self.stop(error)
         stop = self._alike.failed(error)
         if stop is not None:
+            if self.stats.dead:
+                stop.hint = typed(self.engine, f"repair it, have dead items run again by `outlast retry {self.run.id} --failed`, and start again")
             self.stop(stop)
 
     def crashed(self, error: BaseException) -> None:
