@@ -23,7 +23,7 @@ export function Call({ id, seq }) {
     { on: ofRun(id), every: (one) => (one?.live ? COMING : SLOW) });
   const e = read.data;
   const run = useRead(() => api.run(id), [id], ONCE);
-  const files = useRead(() => api.files(id, seq), [id, seq], { on: ofRun(id), every: SLOW });
+  const files = useRead(() => api.files(id, seq), [id, seq], { on: ofRun(id) });
   const [diffs, compare] = useState(false);
   const before = useRead(() => (diffs && e?.call_before ? api.entry(id, e.call_before) : Promise.resolve(null)), [diffs, id, e?.call_before], ONCE);
   const go = (n) => {
