@@ -62,7 +62,7 @@ def test_a_halted_job_says_that_its_budget_ended(rt, command):
     with pytest.raises(outlast.BudgetExceeded):
         batch(rt, range(9), fn, budget=outlast.Budget(usd=1), concurrency=1).wait()
     told = command("inspect", "j")
-    assert "halted" in told.splitlines()[0] and "budget" in told.splitlines()[1] and "→ outlast budget j --add-usd" in told
+    assert "halted" in told.splitlines()[0] and "budget" in told.splitlines()[1] and "→ outlast --store " in told and " budget j --add-usd" in told
 
 
 def test_numbers_that_json_does_not_have_are_exported_as_null(rt, command, home):
