@@ -116,7 +116,7 @@ def page(told: dict) -> str:
 
 
 def model(scenarios: list[dict]) -> list[str]:
-    """What is said of traces, where a campaign had some."""
+    """The sentence about traces, where a campaign had some."""
     traces, acts = (sum(one.get(what, 0) for one in scenarios) for what in ("traces", "acts"))
     if not traces:
         return []

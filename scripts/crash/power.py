@@ -173,7 +173,7 @@ DIRECTORY = File()
 
 @dataclass
 class Disk:
-    """What is on a disk for certain, and what may be."""
+    """Contents of a disk: those that are there for certain, and those that may be."""
 
     sure: dict[str, File] = field(default_factory=dict)
     now: dict[str, File] = field(default_factory=dict)
@@ -317,7 +317,7 @@ class Losses:
             self.refused += 1
 
     def misses(self, is_kept: Callable[[str], bool]) -> list[str]:
-        """What is lost first where syncs are taken away. The power is lost at points behind each of them."""
+        """The first losses where syncs are taken away. The power is lost at points behind each of them."""
         paths = [record.path for record in records(self.log) if record.what in "sd"]
         behind = {n + more for n, path in enumerate(paths, 1) if not is_kept(path) for more in range(1, 9)}
         return self.lose(behind, is_kept, most=1, draws=4)[1]
@@ -361,7 +361,7 @@ class Losses:
 
 
 def sample(syncs: int, count: int, seed: int) -> set[int]:
-    """So many syncs, spread over all of them."""
+    """Numbers of a sample of syncs, spread over all of them."""
     chance = random.Random(seed)
     return {min(syncs, int((n + chance.random()) * syncs / count) + 1) for n in range(count)}
 

@@ -1,4 +1,4 @@
-"""What a killed run's store wrote is a history of the model (crates/sim/src/trace), and a history that was changed is none."""
+"""Histories of killed runs' stores are paths of the model (crates/sim/src/trace), and a history that was changed is none."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-//! What a run's limits do not hold: requests that passed Outlast by, and calls without a price.
+//! Calls that a run's limits do not hold: requests that passed Outlast by, and calls without a price.
 
 use crate::{
     engine::checkpoint::Name,

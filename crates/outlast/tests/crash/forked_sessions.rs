@@ -98,7 +98,7 @@ fn fork_and_origin_go_on_side_by_side_each_in_its_own_session() {
     bed.does(&["verify"]).code(0);
 }
 
-/// Its run keeps no prompts, and so no copy of its session.
+/// The origin keeps no prompts, and so no copy of its session.
 #[test]
 fn a_fork_whose_origins_session_is_not_kept_begins_anew_and_leaves_it_alone() {
     let bed = Bed::new();

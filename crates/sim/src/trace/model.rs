@@ -1,6 +1,6 @@
 //! Model of the contract: which acts a store may commit, in which order. Reserve, send, settle; lease, fence, takeover.
 //!
-//! It shares no code with the engine, and knows nothing of requests: an act is refused by what the acts before it left.
+//! The model shares no code with the engine, and knows nothing of requests: an act is refused by what the acts before it left.
 
 use std::collections::BTreeMap;
 
