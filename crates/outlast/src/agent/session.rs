@@ -5,7 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
     engine::{Actor, Checkpoint, checkpoint::Name},
-    journal::{Kind, Payload, Role},
+    journal::{Entry, Kind, Payload, Role},
+    run::Origin,
     store::{self, Ask as _, Durability, Sought, Store},
     words::{AttemptNo, RunNo, Seq, Slot},
 };
@@ -43,14 +44,28 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
     newest(store, run, key)
 }
 
-/// Returns the session that a fork's agent has from the fork's origin, as of entry `point`; `None` if there was none.
+/// Returns the session that the agent of a fork's origin had at the fork's point; `None` if it had none. `run`: the fork.
 pub fn inherited(
     store: &dyn Store,
     run: RunNo,
     key: &str,
-    point: Seq,
+    origin: Origin,
 ) -> Result<Option<Session>, store::Error> {
-    newest_of(store, run, Sought { upto: point, ..Sought::done(Kind::Checkpoint, key) })
+    let upto = |upto| Sought { upto, ..Sought::done(Kind::Checkpoint, key) };
+    if let Some(known) = newest_of(store, run, &upto(origin.seq))? {
+        return Ok(Some(known));
+    }
+    // An id that the program chooses is kept beside the first request that names it, and so may stand behind the point.
+    let mut first: Option<Entry> = None;
+    let older = |first: &Option<Entry>| Seq(first.as_ref().map_or(i64::MAX, |entry| entry.seq.0 - 1));
+    while let Some(entry) = store.newest(origin.run, &upto(older(&first)))? {
+        first = Some(entry);
+    }
+    let (Some(first), Some(point)) = (first, store.entry(origin.run, origin.seq)?) else { return Ok(None) };
+    if point.kind != Kind::Call || point.attempt != first.attempt {
+        return Ok(None);
+    }
+    newest_of(store, origin.run, &upto(first.seq))
 }
 
 /// Returns the JSON value of a run's newest checkpoint of this name; `None` if there is none. Errors: those of the store;
@@ -60,15 +75,15 @@ pub(super) fn newest<T: DeserializeOwned>(
     run: RunNo,
     key: &str,
 ) -> Result<Option<T>, store::Error> {
-    newest_of(store, run, Sought::done(Kind::Checkpoint, key))
+    newest_of(store, run, &Sought::done(Kind::Checkpoint, key))
 }
 
 fn newest_of<T: DeserializeOwned>(
     store: &dyn Store,
     run: RunNo,
-    sought: Sought,
+    sought: &Sought,
 ) -> Result<Option<T>, store::Error> {
-    let Some(entry) = store.newest(run, &sought)? else { return Ok(None) };
+    let Some(entry) = store.newest(run, sought)? else { return Ok(None) };
     let corrupt =
         |e: &dyn std::fmt::Display| store::Error::Corrupt { what: format!("checkpoint {}: {e}", sought.key) };
     let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };

@@ -62,11 +62,13 @@ impl Conduct {
             self.line = self.adapter.unbound(&self.line);
             self.reading = self.adapter.read(&self.line, self.with.piped);
         }
-        let inherited = session::inherited(store, self.run, &self.key, origin.seq)?;
-        let Some(theirs) = inherited.clone().filter(|s| !s.spoiled && Some(s) == self.session.as_ref())
+        let inherited = session::inherited(store, self.run, &self.key, origin)?;
+        let Some(theirs) =
+            inherited.clone().filter(|s| !s.spoiled && self.session.as_ref().is_none_or(|own| own == s))
         else {
             return Ok(inherited);
         };
+        self.session = Some(theirs.clone());
         let id = session::uuid(random(context.entropy.as_ref()));
         let to = self.directory.to_string_lossy().into_owned();
         let from = match session::find(store, origin.run, &self.key)?.and_then(|known| known.directory) {
