@@ -63,6 +63,7 @@ def play(home: Path) -> None:
     for life in range(LIVES):
         # The log of a store that is closed is gone, and begins anew.
         with contextlib.closing(outlast.connect(home / "runs.db")) as rt:
+            # Never left: its process dies, or closes its store.
             steps = rt.run("steps", budget=outlast.Budget(usd=1)).__enter__()
             for i in range(STEPS * (life + 1)):
                 steps.step("work", text_of, "step", i)
@@ -98,13 +99,13 @@ def check(home: Path, said: list[list], outlast_bin: Path) -> None:
     with contextlib.closing(outlast.connect(home / "runs.db")) as rt:
         steps = [key for what, key, _ in said if what == "step"]
         if steps:
-            run = rt.run("steps", budget=outlast.Budget(usd=1), if_held="takeover").__enter__()
-            for i in range(max(steps) + 1):
-                if run.step("work", never, "step", i) != text_of("step", i):
-                    raise Lost(f"step {i} is another one")
-            states = [key for what, key, _ in said if what == "state"]
-            if states and (run.state.get("at") or 0) < states[-1]:
-                raise Lost(f"the state {states[-1]}")
+            with rt.run("steps", budget=outlast.Budget(usd=1), if_held="takeover") as run:
+                for i in range(max(steps) + 1):
+                    if run.step("work", never, "step", i) != text_of("step", i):
+                        raise Lost(f"step {i} is another one")
+                states = [key for what, key, _ in said if what == "state"]
+                if states and (run.state.get("at") or 0) < states[-1]:
+                    raise Lost(f"the state {states[-1]}")
         for life in range(LIVES):
             items = [key[1] for what, key, _ in said if what == "item" and key[0] == life]
             given = {"job": f"job-{life}", "key": str, "version": "1", "progress": False, "store": rt}

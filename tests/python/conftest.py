@@ -36,6 +36,8 @@ def link_extension() -> None:
 link_extension()
 sys.path.insert(0, str(SOURCES))
 
+from outlast import scope  # noqa: E402
+
 
 def pytest_configure(config):
     # A shell's background job ignores SIGINT, and so would all that the tests start: they would not hear a Ctrl-C.
@@ -50,13 +52,17 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A home of its own: no test sees another's store, keys or settings."""
+    """A home of its own: no test sees another's store, keys, settings or run."""
     for name in [n for n in os.environ if n.startswith("OUTLAST_") and n not in ("OUTLAST_BIN",)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    return tmp_path
+    yield tmp_path
+    left = scope.variable.get()
+    scope.variable.set(None)
+    # Bug: a script that a test called never left its run. Consequence: tests of the same worker worked in that run.
+    assert left is None, f"{left.run} was entered and not left"
 
 
 @pytest.fixture
