@@ -2,6 +2,8 @@
 
 import asyncio
 import collections.abc
+import errno
+import os
 import threading
 import time
 
@@ -52,14 +54,84 @@ def test_equal_failures_in_a_row_stop_the_batch(rt):
     assert 20 <= out.stats.failed <= 22
 
 
-def test_a_start_that_fails_alike_names_what_has_its_dead_items_run_again(rt):
-    """Bug: the third start without a key left items dead, and its hint said that failed items run again."""
-    for start in range(3):
-        out = batch(rt, range(20), lambda i: {}["key"], concurrency=1)
-        with pytest.raises(outlast.RepeatedFailure) as stopped:
-            out.wait()
-        dead = "outlast retry j --failed" in stopped.value.hint
-        assert dead == (out.stats.dead > 0) == (start == 2), stopped.value.hint
+class Unauthorized(Exception):
+    status_code = 401
+
+
+def of_environment(i):
+    return os.environ["NO_SUCH_KEY"]
+
+
+def unauthorized(i):
+    raise RuntimeError("no answer") from Unauthorized()
+
+
+def not_installed(i):
+    import no_such_library  # noqa: F401
+
+
+def full(i):
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+@pytest.mark.parametrize("fn", [of_environment, unauthorized, not_installed, full])
+def test_a_reason_outside_of_the_items_is_no_verdict_about_one(rt, fn):
+    """Bug: three starts without a key left items dead. Consequence: nothing ran them again once the key was there. Cause: every
+    failure counted against its item."""
+    for _ in range(4):
+        (r,) = batch(rt, [0], fn)
+        assert r.status == "failed"
+    assert outlast.job("j", store=rt).item(0).failed_starts == 0
+    assert [r.value for r in batch(rt, [0], Work(lambda i: "done"))] == ["done"]
+
+
+@pytest.mark.parametrize("count", [20, 2])
+def test_a_start_that_fails_alike_is_no_verdict_about_its_items(rt, count):
+    job = None
+    for _ in range(4):
+        out = batch(rt, range(count), lambda i: {}["key"], concurrency=1)
+        if count == 20:
+            with pytest.raises(outlast.RepeatedFailure, match="20 items in a row failed alike: KeyError: 'key'"):
+                out.wait()
+        assert {r.status for r in out.failed or out} == {"failed"}
+        job = outlast.job("j", store=rt)
+        assert job.counts["failed"] == count and {item.failed_starts for item in job.items()} == {0}
+    assert {r.value for r in batch(rt, range(count), Work(lambda i: "done"))} == {"done"}
+
+
+def test_failures_that_differ_or_stand_beside_what_is_done_count(rt):
+    def fn(i):
+        raise ValueError(["a", "b"][i % 2])
+
+    batch(rt, range(2), fn, concurrency=1).wait()
+    assert [item.failed_starts for item in outlast.job("j", store=rt).items()] == [1, 1]
+    for _ in range(3):
+        batch(rt, range(3), lambda i: i if i == 0 else {}["key"], job="beside", concurrency=1).wait()
+    assert outlast.job("beside", store=rt).counts["dead"] == 2
+
+
+def test_a_start_that_fails_alike_takes_back_the_death_that_it_caused(rt):
+    for _ in range(2):
+        for i in range(20):
+            batch(rt, [i], lambda i: [][i]).wait()
+    out = batch(rt, range(20), lambda i: {}["key"], concurrency=1)
+    with pytest.raises(outlast.RepeatedFailure):
+        out.wait()
+    assert (out.stats.dead, out.stats.failed, {r.status for r in out.failed}) == (0, 20, {"failed"})
+    assert {(item.status, item.failed_starts) for item in outlast.job("j", store=rt).items()} == {("failed", 2)}
+
+
+def test_failed_results_come_in_the_order_of_the_input(rt):
+    turn = threading.Event()
+
+    def fn(i):
+        if i == 0:
+            assert turn.wait(60)
+        elif i == 2:
+            turn.set()
+        raise ValueError(str(i) * (i + 1))
+
+    assert [r.index for r in batch(rt, range(3), fn).wait().failed] == [0, 1, 2]
 
 
 def test_on_error_raise_stops_at_the_first(rt):

@@ -89,6 +89,35 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
     for _ in range(2):
         batch(rt, range(3), fn).wait()
     assert "  1 dead: it failed in 3 starts; ValueError: no text\n    input 1 (1)\n" in command("inspect", "j")
+    assert "retry --failed" in command("ls"), "its script alone would run nothing"
+    assert f"→ outlast --store {rt.place} retry j --failed" in command("show", "j")
+    assert rt.get("j").status == "completed"
+    command("retry", "j", "--failed")
+    job = outlast.job("j", store=rt)
+    assert (job.status, job.why, job.counts["open"]) == ("interrupted", "items of it are pending again", 1)
+
+
+def test_a_job_that_stopped_keeps_its_reason(rt, command):
+    """Bug: nothing that looked at a job told why it had stopped. Cause: the reason was raised, and kept nowhere."""
+
+    def check(job, why):
+        assert outlast.job(job, store=rt).why == why and why in repr(outlast.job(job, store=rt))
+        for words in (["jobs"], ["ls"], ["show", job], ["inspect", job], ["inspect", job, "--attempts"]):
+            assert why in " ".join(command(*words).split()), words
+        assert json.loads(command("inspect", job, "--json"))["why"] == why
+
+    with pytest.raises(outlast.RepeatedFailure):
+        batch(rt, range(30), lambda i: {}["key"], concurrency=1).wait()
+    check("j", "20 items in a row failed alike: KeyError: 'key'")
+    with pytest.raises(ZeroDivisionError):
+        batch(rt, range(3), lambda i: 1 / i, job="zero", concurrency=1, on_error="raise").wait()
+    check("zero", "ZeroDivisionError: division by zero")
+    batch(rt, range(1, 3), lambda i: 1 / i, job="zero").wait()
+    assert outlast.job("zero", store=rt).why is None
+    with pytest.raises(ValueError):
+        with rt.run("plain"):
+            raise ValueError("no\ntext")
+    assert (rt.get("plain").status, rt.get("plain").why) == ("interrupted", "ValueError: no")
 
 
 # Bug: a batch that ended with failures said nothing; `inspect` listed one cause for each of them, by their numbers; and a

@@ -40,6 +40,7 @@ pub fn answer(
             (e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls]).into_py_any(py)
         }
         Outcome::Turned(Turn::Counted { loops: number }) | Outcome::Tried(number) => number.into_py_any(py),
+        Outcome::ItemSpared(standing) => standing.name().into_py_any(py),
         Outcome::Put(done) => done.commit.into_py_any(py),
         Outcome::ApprovalAsked(answer) => approved(answer).into_py_any(py),
         _ => Ok(py.None()),

@@ -8,7 +8,9 @@ use std::{
 
 use outlast::{commands::embedded, files::of_run, program::find, proxy_setup};
 use outlast_core::{
-    engine::{ExpectItems, InName, Put, Raise, ResetItem, Retain, Start, state::transaction::Conflicts},
+    engine::{
+        ExpectItems, InName, Put, Raise, ResetItem, Retain, SpareItem, Start, state::transaction::Conflicts,
+    },
     envelope::{Limits, PerUnit, Refusal},
     journal::{ItemRow, Kind},
     reads::unheld,
@@ -290,6 +292,12 @@ impl Engine {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
         Ok(core.ticket(InName::of(core.actor(), reset), Durability::Synced, None))
+    }
+
+    /// Takes back that an item's failure counts against it. The ticket's answer is the item's standing. Synced.
+    fn spare_item(&self, run: i64, key: String, seq: i64) -> PyResult<Ticket> {
+        let spare = SpareItem { run: RunNo(run), key, seq: Seq(seq) };
+        Ok(self.shared.core()?.ticket(spare.into(), Durability::Synced, None))
     }
 
     /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.

@@ -283,7 +283,8 @@ impl OpenRun {
 
     /// Ends the attempt: "complete", "interrupt" or "stopped" (by a person). Returns the run's status. A supervisor's
     /// attempt stays open. Synced.
-    fn end(&self, py: Python<'_>, how: &str) -> PyResult<&'static str> {
+    #[pyo3(signature = (how, why=None))]
+    fn end(&self, py: Python<'_>, how: &str, why: Option<String>) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         py.detach(|| {
             if let Some(mut taker) = self.files.lock().take() {
@@ -299,7 +300,7 @@ impl OpenRun {
             "stopped" => How::Stopped,
             _ => How::Interrupt,
         };
-        let end = how.end(self.actor, active_ms);
+        let end = how.end(self.actor, active_ms, why);
         let status = py.detach(|| core.store.ask(end, Durability::Synced).wait());
         Ok(status.map_err(Failure::from)?.name())
     }

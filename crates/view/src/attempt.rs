@@ -97,7 +97,10 @@ pub fn end_words(exit: &attempt::Exit, loss: Option<Loss>) -> String {
     }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
-        (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
+        (_, true) if exit.code.is_none() && exit.signal.is_none() => match &exit.why {
+            Some(why) => format!("stopped: {why}"),
+            None => "stopped".into(),
+        },
         (_, true) => format!("stopped ({end})"),
         (_, false) => match &exit.refused {
             Some(why) => format!("{end}, refused: {why}"),
@@ -171,6 +174,7 @@ mod tests {
             (Exit { relieved: true, ..exit.clone() }, "followed by the next attempt"),
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
+            (Exit { stopped: true, why: Some("no key".into()), ..exit.clone() }, "stopped: no key"),
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
             (
                 Exit { code: Some(1), outage: Some(outage), ..exit.clone() },

@@ -13,7 +13,7 @@ use crate::{
         job::{ItemDetail, MOST_DEATHS, MOST_FAILED_STARTS, SCOPE, Standing},
         scope,
     },
-    run::Life,
+    run::{Life, Status, status::Event},
     words::{Digest, InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
@@ -179,9 +179,11 @@ pub fn anew(d: &ItemDetail) -> ItemDetail {
     ItemDetail { generation: d.generation + 1, root: d.generation + 1, ..again(d) }
 }
 
-pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
+/// Returns the id of a run that is a job. Errors: `NotAJob`.
+pub fn is_job(l: &Loaded, run: RunNo) -> Result<String, Error> {
     let run = l.run(run)?;
-    run.job.as_ref().map(|_| ()).ok_or_else(|| Error::NotAJob { id: run.id.to_string() })
+    let id = run.id.to_string();
+    if run.job.is_some() { Ok(id) } else { Err(Error::NotAJob { id }) }
 }
 
 /// Returns the newest entry of an item, as `Need::Item` loaded it; `None` if there is none.
@@ -326,7 +328,46 @@ impl ReturnItem {
     }
 }
 
+/// Takes back that the failure recorded as `seq` counts against its item: a condition outside of the item made it fail,
+/// as a missing key does. Returns the item's standing: one that was dead by that failure is failed.
+///
+/// Synced. Not idempotent: the caller spares each failure once. An item that runs again, or did not fail, stays as it is.
+/// Errors: `UnknownItem`, `NotAJob`.
+#[derive(Clone, Debug)]
+pub struct SpareItem {
+    pub run: RunNo,
+    pub key: String,
+    pub seq: Seq,
+}
+
+impl SpareItem {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Item(self.run, self.key.clone())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Standing, Error> {
+        let (id, key) = (is_job(l, self.run)?, self.key.clone());
+        let (old, detail) = newest(l, self.run, &key).ok_or(Error::UnknownItem { id, key })?;
+        let is_dead = detail.standing == Standing::Dead && detail.failed_starts >= MOST_FAILED_STARTS;
+        if old.seq != self.seq
+            || detail.failed_starts == 0
+            || !(is_dead || detail.standing == Standing::Failed)
+        {
+            return Ok(detail.standing);
+        }
+        count(l, self.run, Some(detail.standing), Standing::Failed)?;
+        let failed_starts = detail.failed_starts - 1;
+        if let Some(e) = l.entry_mut(self.run, self.seq) {
+            let spared = ItemDetail { failed_starts, standing: Standing::Failed, reason: None, ..detail };
+            e.item = Some(Box::new(spared));
+        }
+        Ok(Standing::Failed)
+    }
+}
+
 /// Makes an item pending again, with a new entry; its earlier outcome becomes history. Synced.
+///
+/// A completed job is interrupted by it, since it has an item to run.
 ///
 /// A failed or dead item keeps its finished steps; a done or skipped item runs anew.
 /// `reuse_answers` keeps the scope of its last try, so that paid answers replay to repaired code.
@@ -345,8 +386,7 @@ impl ResetItem {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
-        is_job(l, self.run)?;
-        let id = l.run(self.run)?.id.to_string();
+        let id = is_job(l, self.run)?;
         let (old, detail) = newest(l, self.run, &self.key)
             .ok_or_else(|| Error::UnknownItem { id: id.clone(), key: self.key.clone() })?;
         let next = match detail.standing {
@@ -366,6 +406,11 @@ impl ResetItem {
         let mut next = ItemDetail { failed_starts: 0, deaths: 0, ..next };
         if self.reuse_answers {
             (next.try_no, next.first_try, next.root) = (detail.try_no, detail.try_no, detail.root);
+        }
+        if l.run(self.run)?.status == Status::Completed {
+            let run = l.run_mut(self.run)?;
+            guard::shift(run, Event::Reopen, now)?;
+            run.error = Some("items of it are pending again".to_owned());
         }
         let nobody = Actor { run: self.run, attempt: old.attempt, instance: InstanceNo::default() };
         open_item(l, &nobody, &self.key, next, Some(old.seq), now)

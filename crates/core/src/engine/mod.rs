@@ -33,7 +33,7 @@ pub use self::{
     },
     checkpoint::Checkpoint,
     error::Error,
-    item::{ClaimItem, ExpectItems, ItemEnd, RecordItem, ResetItem, ReturnItem},
+    item::{ClaimItem, ExpectItems, ItemEnd, RecordItem, ResetItem, ReturnItem, SpareItem},
     loaded::{Loaded, Need, Numbers},
     notify::PutDelivery,
     op::{Op, Outcome, Verb},

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::*,
     envelope::Limits,
-    journal::{ItemClaim, ItemEnded, State, approval},
+    journal::{ItemClaim, ItemEnded, Standing, State, approval},
     run::{Status, Verdict},
     state::Committed,
     words::{InstanceNo, Micros, OutSince, Seq},
@@ -141,6 +141,7 @@ ops! {
         NextTry => Tried(i64),
         RecordItem => ItemEnded(ItemEnded),
         ReturnItem => Returned(()),
+        SpareItem => ItemSpared(Standing),
         StorePart => Kept(()),
         Checkpoint => Saved(Seq),
         CountLoop => Turned(Turn),

@@ -121,8 +121,9 @@ impl Found {
                 about["by"] = by.into();
             }
             if run.status == Status::Interrupted {
-                // Nobody has driven a halted run; it is a person who gives it room.
-                about["by_person"] = (run.stop_requested || was == Status::Halted).into();
+                // Nobody has driven a halted or a completed run: a person gives it room, or has items of it run again.
+                let is_at_rest = matches!(was, Status::Halted | Status::Completed);
+                about["by_person"] = (run.stop_requested || is_at_rest).into();
             }
             self.push(Kind::Status, no, None, about);
         }

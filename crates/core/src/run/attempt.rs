@@ -36,6 +36,9 @@ pub struct Exit {
     /// none came, or the agent did without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Reason for which a program left its run unfinished, in its own words; `None` if it told none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 fn is_zero(count: &i64) -> bool {

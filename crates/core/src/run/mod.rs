@@ -386,7 +386,7 @@ pub struct Run {
     /// Refusal that halted the run, or that names the budget or the provider that the run waits for; `None` if there is
     /// none.
     pub halt: Option<Refusal>,
-    /// Reason why the run failed or was cancelled; `None` in any other status.
+    /// Reason why the run failed or was cancelled, or why its program left it; `None` if it goes on.
     pub error: Option<String>,
     pub parent: Option<RunNo>,
     /// Runs whose journals this fork shares, nearest first. Empty unless the run is a fork.
@@ -505,7 +505,7 @@ impl Run {
         }
     }
 
-    /// Returns why the run is halted, waits or failed.
+    /// Returns why the run is halted, waits, failed or was left.
     pub fn why(&self) -> Option<String> {
         self.halt.as_ref().map(|halt| halt.message()).or_else(|| self.error.clone())
     }

@@ -233,8 +233,8 @@ impl JobReport {
         let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", short(&self.view)) };
         let status = look.paint(look::of_status(run.status), run.status.name());
         page.line(&format!("{}{id}  {status}", look.paint(Paint::Strong, &name)))?;
-        if let Some(halt) = &run.halt {
-            page.line(&format!("  {}", halt.message()))?;
+        if let Some(why) = run.why() {
+            page.line(&format!("  {}", look::clean_line(&why, usize::MAX)))?;
         }
         page.line(&format!(
             "  done {}  failed {}  dead {}  skipped {}  open {}",
@@ -245,7 +245,7 @@ impl JobReport {
         let own = self.view.run.own;
         let doubt = match own.doubt_nano_usd {
             0 => String::new(),
-            doubt => format!(", {} usd in doubt", usd(doubt)),
+            doubt => format!(", {} usd held for calls without an answer, which may be paid", usd(doubt)),
         };
         let calls = some(own.paid_calls(), "call");
         page.line(&format!("  {} for {calls}{doubt}{}", cost(&self.view), unpaid(own.unpaid_calls)))?;

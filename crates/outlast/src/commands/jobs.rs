@@ -57,7 +57,7 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliEr
     }
     page.text(&table(&jobs, now).render(page.look, 0))?;
     for (view, lines) in jobs.iter().zip(&unheld) {
-        for line in lines {
+        for line in view.run.why().iter().chain(lines) {
             page.line(&look::clean_line(&format!("{}: {line}", name(view)), usize::MAX))?;
         }
     }

@@ -90,9 +90,14 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
         let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
         return page.json_list(Map::new(), "runs", objects, tail);
     }
-    let mut names = BTreeSet::new();
+    let (mut names, mut reasons) = (BTreeSet::new(), Vec::new());
+    let room = if context.is_on_terminal { WIDTH } else { usize::MAX };
     let rows = shown.map(|row| {
         row.map(|(view, next)| {
+            if view.run.job.is_some() && view.run.status == Status::Interrupted {
+                reasons
+                    .extend(view.run.why().map(|why| clean_line(&format!("{}: {why}", called(&view)), room)));
+            }
             let place = if args.wide { place(&view) } else { Vec::new() };
             // Nobody's screen ends in a pipe.
             let next = match context.is_on_terminal {
@@ -107,6 +112,9 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
         let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
         let such = if is_any { "" } else { "such " };
         return Ok(page.line(&format!("no {such}{which}runs in {}", store.place()))?);
+    }
+    for reason in reasons {
+        page.line(&reason)?;
     }
     if more.get() {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
@@ -158,6 +166,8 @@ fn place(view: &RunView) -> Vec<Cell> {
 const NAME: usize = 24;
 
 const NEXT: usize = 20;
+
+const WIDTH: usize = 80;
 
 /// Returns the word by which commands find the run: its name, unless a newer run in the list has it too, else its short
 /// id. `names` are those of the newer runs.

@@ -119,13 +119,15 @@ pub fn next(view: &RunView, word: &str) -> Next {
         true => format!("`outlast resume {id}`"),
         false => "start its program again".to_owned(),
     };
+    let left = run.job.as_ref().and_then(|job| unfinished(&job.counts, run.status));
     let go_on = |brief: &str, text: &str| match supervised {
         true => told(brief, text, resume()),
         false if is_loop => {
             told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
         }
         false if run.job.is_some() => {
-            told("start its script", "start its script again: it goes on with it", retry(view, word))
+            let (brief, text) = left.unwrap_or(GO_ON);
+            told(brief, text, retry(view, word))
         }
         // Only a process that drives a run takes a fence: callers that come by HTTP alone have none.
         false if run.fence.0 > 0 => {
@@ -138,7 +140,6 @@ pub fn next(view: &RunView, word: &str) -> Next {
         ),
     };
     let is_futile = supervised && run.error.as_deref().is_some_and(exit_policy::is_futile);
-    let left = run.job.as_ref().and_then(|job| unfinished(&job.counts));
     match run.status {
         Status::Running if run.stop_requested && run.job.is_some() => {
             told("stopping", "its script was asked to stop it", Vec::new())
@@ -170,9 +171,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
         Status::Waiting => awaits_provider(view, resume(), &again).unwrap_or_else(|| waiting(view, word)),
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
-        Status::Completed if left.is_some() => {
-            told("start its script", left.unwrap_or_default(), retry(view, word))
-        }
+        Status::Completed if left.is_some() => go_on("", ""),
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
         }
@@ -191,13 +190,28 @@ pub fn next(view: &RunView, word: &str) -> Next {
     }
 }
 
-/// Tells which items of a completed job are left, and how they run again; `None` if all have a result.
-fn unfinished(counts: &Counts) -> Option<&'static str> {
-    match (counts.failed, counts.dead, counts.wanted() - counts.ended()) {
-        (0, 0, 0) => None,
-        (0, _, 0) => Some("all of its items ended, some dead: reset those, and start its script again"),
-        (_, _, 0) => Some("all of its items ended, some failed: start its script again, and those run again"),
-        (_, _, _) => Some("some of its items are pending again: start its script again, and those run again"),
+const START: &str = "start its script";
+
+/// Next step for a job with items that have not ended, in few words and as a sentence.
+const GO_ON: (&str, &str) = (START, "start its script again: it goes on with it");
+
+/// Returns the next step for a job, in few words and as a sentence; `None` if each of its items has a result.
+fn unfinished(counts: &Counts, status: Status) -> Option<(&'static str, &'static str)> {
+    // Of an input without a length nobody knows how many items are left, until the job is completed.
+    let is_open = counts.wanted() > counts.ended() || counts.expected == 0 && status != Status::Completed;
+    match (counts.failed, counts.dead, is_open) {
+        (0, 0, false) => None,
+        (_, _, true) => Some(GO_ON),
+        (0, _, _) => {
+            Some(("retry --failed", "its items ended, some dead: reset those, then start its script again"))
+        }
+        (_, 0, _) => {
+            Some((START, "its items ended, some failed: start its script again, and those run again"))
+        }
+        (_, _, _) => Some((
+            START,
+            "its items ended, some failed, some dead: start its script again, and those that failed run again",
+        )),
     }
 }
 

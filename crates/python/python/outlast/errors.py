@@ -317,6 +317,24 @@ _BY_CODE["price_unknown"] = RunHalted
 _BY_CODE["diverged"] = RunHalted
 
 
+def reason(error: BaseException | None) -> str | None:
+    """Why a program leaves its run, in one line: the error that ended the work. None where there is none."""
+    match error:
+        case None:
+            return None
+        case KeyboardInterrupt():
+            return "a person interrupted it (Ctrl-C)"
+        case Error():
+            text = error.message
+        case _:
+            try:
+                text = f"{type(error).__name__}: {error}".removesuffix(": ")
+            except Exception:
+                text = type(error).__name__
+    line = text.split("\n", 1)[0]
+    return line if len(line) <= 300 else line[:299] + "…"
+
+
 def of(code: str, message: str, hint: str | None = None) -> Error:
     """Makes the exception for an error code of the engine."""
     if code.endswith("_budget_exceeded"):

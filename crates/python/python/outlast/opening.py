@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from . import _native, budget as budgets, html
 from .budget import Budget
-from .errors import BudgetChanged, Error, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, UnknownRun, of
+from .errors import BudgetChanged, Error, LeaseLost, RunCompleted, RunEnded, RunHalted, RunHeld, RunNotOpen, StopRequested, UnknownRun, of, reason
 from .kept import Files
 from .say import say
 from .steps.memory import Beside, Memory
@@ -297,7 +297,7 @@ class RunHandle:
     def _heard(self, response: Any) -> None:
         """Records that a request of this run was answered."""
 
-    def _leave(self, how: "_native.End", quiet: bool = False) -> None:
+    def _leave(self, how: "_native.End", quiet: bool = False, error: BaseException | None = None) -> None:
         with self._lock:
             if self._state != "open":
                 if self._state == "new":
@@ -310,7 +310,7 @@ class RunHandle:
         if open_run is None:
             return
         try:
-            open_run.end(how)
+            open_run.end(how, reason(error))
         except Exception:
             # The original error counts more. The run is found interrupted when our heartbeat ends.
             if not quiet:

@@ -52,13 +52,13 @@ class Run(RunHandle):
             # After Ctrl-C in a run that is already open, `__exit__` is not called: leave it here.
             if self._state == "open" and not isinstance(e, Exception):
                 self._exit_scope()
-                self._leave(_how(type(e)), quiet=True)
+                self._leave(_how(type(e)), quiet=True, error=e)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
         forgotten = self.steps.forgotten(self._id) if kind is None else None
-        self._leave("interrupt" if forgotten else _how(kind), quiet=kind is not None)
+        self._leave("interrupt" if forgotten else _how(kind), quiet=kind is not None, error=error or forgotten)
         if forgotten is not None:
             raise forgotten
 
@@ -81,7 +81,7 @@ class Run(RunHandle):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
         # Synchronous, so that it cannot be cancelled half way; takes milliseconds.
-        self._leave(_how(kind), quiet=kind is not None)
+        self._leave(_how(kind), quiet=kind is not None, error=error)
 
     def _enter_scope(self) -> None:
         passing.watch()

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from . import html
-from .budget import NANO
+from .budget import NANO, usd as usd_text
 from .versions import parsed
 
 
@@ -54,6 +54,7 @@ class RunView:
     #: The code of the limit or rule that halted the run, for example `dollar_budget_exceeded`.
     halt_code: str | None
     halt_message: str | None
+    #: Why the run failed, was cancelled, or was left by its program.
     error: str | None
     created_at: datetime.datetime
     began_at: datetime.datetime | None
@@ -63,15 +64,32 @@ class RunView:
     raw: dict[str, Any] = dataclasses.field(repr=False)
 
     @property
+    def why(self) -> str | None:
+        """Why the run is halted, waits, failed or was left, in a sentence; None where it goes on or is done."""
+        text: str | None = self.raw["why"]
+        return text
+
+    @property
+    def in_doubt(self) -> str | None:
+        """What is held for calls without an answer, of which only their provider knows whether they are paid, in words; None
+        where each call was answered."""
+        usd = self.budget.usd.in_doubt
+        return f"{usd_text(round(usd * NANO))} usd held for calls without an answer, which may be paid" if usd else None
+
+    @property
     def loops(self) -> int:
         """The number of turns of the agent's loop so far, as the limit `loops` counts them."""
         return int(self.budget.loops.spent)
 
     def _repr_html_(self) -> str:
-        facts = [("status", self.status), ("halted by", self.halt_message), ("error", self.error), ("attempts", self.attempts)]
+        facts = [("status", self.status), ("why", self.why), ("attempts", self.attempts), ("in doubt", self.in_doubt)]
         units = ("usd", "tokens", "calls", "loops", "wall", "active")
         amounts = ((unit, getattr(self.budget, unit)) for unit in units)
-        spent = [(unit, f"{a.spent:.9g}" + ("" if a.limit is None else f" of {a.limit:.9g}")) for unit, a in amounts if a.spent or a.limit]
+
+        def text(unit: str, amount: float) -> str:
+            return usd_text(round(amount * NANO)) if unit == "usd" else f"{amount:.9g}"
+
+        spent = [(u, text(u, a.spent) + ("" if a.limit is None else f" of {text(u, a.limit)}")) for u, a in amounts if a.spent or a.limit]
         return html.table(f"Run {self.name or self.id}", (), [*((name, fact) for name, fact in facts if fact), *spent])
 
     @staticmethod

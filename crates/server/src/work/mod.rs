@@ -67,15 +67,16 @@ pub enum How {
 }
 
 impl How {
-    /// Returns the end of the attempt in which `actor` acts. `active_ms`: its active time that was not posted yet.
-    pub fn end(self, actor: Actor, active_ms: i64) -> EndAttempt {
+    /// Returns the end of the attempt in which `actor` acts. `active_ms`: its active time that was not posted yet. `why`: the
+    /// program's reason for leaving the run unfinished.
+    pub fn end(self, actor: Actor, active_ms: i64, why: Option<String>) -> EndAttempt {
         let is_done = self == How::Complete;
         let then = match self {
             How::Complete => Then::Complete,
             How::Interrupt | How::Stopped => Then::Interrupt { by_person: self == How::Stopped },
         };
         // A program that reports its end is no death, whatever the reason.
-        let exit = Exit { code: is_done.then_some(0), stopped: !is_done, ..Exit::default() };
+        let exit = Exit { code: is_done.then_some(0), stopped: !is_done, why, ..Exit::default() };
         let Actor { run, attempt, instance } = actor;
         EndAttempt { run, attempt, instance, exit, active_ms, then }
     }

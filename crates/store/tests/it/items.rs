@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::{
-        item::{ClaimItem, ItemEnd, RecordItem, ResetItem, ReturnItem},
+        item::{ClaimItem, ItemEnd, RecordItem, ResetItem, ReturnItem, SpareItem},
         run::end_attempt::Then,
         step::{NextTry, Step},
     },
@@ -255,6 +255,33 @@ pub fn a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three(s: &St
     check_counts(s, a.run);
 }
 
+/// Bug: three starts without a key left items dead. Consequence: nothing ran them again once the key was there. Cause: each
+/// failure counted against its item, also one that was no fault of the item's.
+pub fn a_spared_failure_does_not_count_against_its_item(s: &Stage) {
+    let mut a = worker(s);
+    let run = a.run;
+    let spare = |seq| SpareItem { run, key: "a".into(), seq };
+    let counted = |a: &Agent| newest(s, a.run, "a").detail.failed_starts;
+    for (start, counts) in [(1, 1), (2, 2), (3, 2), (4, 2)] {
+        let seq = a.item("a").opening.seq;
+        assert_eq!(s.ask(spare(seq)).unwrap(), Standing::Open, "it runs");
+        let dead = start > 2;
+        assert_eq!(a.item_failed(seq), if dead { Standing::Dead } else { Standing::Failed });
+        if dead {
+            assert_eq!(s.ask(spare(seq)).unwrap(), Standing::Failed);
+            assert_eq!(s.ask(spare(Seq(seq.0 - 1))).unwrap(), Standing::Failed, "an earlier one stays as it is");
+        }
+        assert_eq!((counted(&a), standing(s, a.run, "a")), (counts, Standing::Failed));
+        check_counts(s, a.run);
+        a.ends(Then::Interrupt { by_person: false });
+        a = next(s, &a);
+    }
+    let seq = a.item("a").opening.seq;
+    a.item_done(seq, "x");
+    assert_eq!(s.ask(spare(seq)).unwrap(), Standing::Done);
+    s.refuses("unknown_item", SpareItem { run: a.run, key: "none".into(), seq });
+}
+
 pub fn an_item_that_a_live_sibling_failed_is_not_run_again(s: &Stage) {
     let a = worker(s);
     let other = next(s, &a);
@@ -421,6 +448,10 @@ pub fn a_person_resets_items(s: &Stage) {
         assert_eq!(a.item_failed(seq), Standing::Failed, "its failures are forgotten");
     }
     check_counts(s, run);
+    a.ends(Then::Complete);
+    assert_eq!(s.status(run), Status::Completed);
+    s.ask(reset("done")).unwrap();
+    assert_eq!(s.status(run), Status::Interrupted, "no job is completed that has an item to run");
 }
 
 pub fn a_reset_item_replays_its_paid_answers_if_asked(s: &Stage) {

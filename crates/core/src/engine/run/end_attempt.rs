@@ -88,6 +88,9 @@ impl EndAttempt {
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());
         }
+        if after == Status::Interrupted {
+            run.error = self.exit.why.clone();
+        }
         Ok(after)
     }
 }

@@ -275,6 +275,9 @@ impl DeclareDead {
             if goes_on && let Some(next) = status::next(run.status, Event::Interrupt) {
                 let run = l.run_mut(no)?;
                 run.status = next;
+                if run.job.is_some() && !self.left {
+                    run.error = Some("the process that worked on it died".to_owned());
+                }
                 if !rests || run.stop_requested {
                     (run.halt, run.wake_at) = (None, None);
                 }

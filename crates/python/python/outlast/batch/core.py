@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Iterator
 from .. import _native, budget as budgets, html
 from ..budget import NANO
 from ..effects import Do
-from ..errors import OUTAGES, Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
+from ..errors import OUTAGES, Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested, reason
 from ..metering import Meter
 from ..opening import RunSpec, Store, typed
 from ..say import say
@@ -21,6 +21,7 @@ from . import plan as plans, progress
 from .jobrun import JobRun
 from .options import MOST_EQUAL_FAILURES, Options
 from .outfile import OutFile
+from .outside import is_outside
 from .plan import LEFT_OUT, Source
 from .progress import Stats
 from .queue import Gate, Queue, Take, Wait, Width
@@ -82,27 +83,32 @@ class Bell:
 
 
 class Alike:
-    """Counter of equal failures in a row."""
+    """Equal failures in a row."""
 
     def __init__(self) -> None:
         self._shape = ""
-        self._count = 0
+        #: Results of the row, each with its entry.
+        self.row: list[tuple[Result, int]] = []
+        #: Whether no item of this start did anything but fail like the others.
+        self.are_all = True
 
     def ended(self) -> None:
-        """Restarts the count, because an item ended without failing."""
-        self._count = 0
+        """Begins a new row, because an item ended without failing."""
+        self.row, self.are_all = [], False
 
-    def failed(self, error: BaseException | None) -> RepeatedFailure | None:
-        """Counts a failed item. Returns the error that stops the batch when too many failed alike in a row."""
+    def failed(self, error: BaseException | None, result: Result, seq: int) -> RepeatedFailure | None:
+        """Adds a failed item. Returns the error that stops the batch when too many failed alike in a row."""
         says = f"{type(error).__name__}: {'' if error is None else life.message(error)}"
         # Numbers and addresses are masked: they differ between items with the same fault.
         shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])
-        self._count = self._count + 1 if shape == self._shape else 1
+        if shape != self._shape:
+            self.row, self.are_all = [], self.are_all and not self.row
         self._shape = shape
-        if self._count < MOST_EQUAL_FAILURES:
+        self.row.append((result, seq))
+        if len(self.row) < MOST_EQUAL_FAILURES:
             return None
         stop = RepeatedFailure(
-            f"{self._count} items in a row failed alike: {says}",
+            f"{len(self.row)} items in a row failed alike: {says}",
             hint="repair it and start again: failed items run again",
         )
         stop.__cause__ = error
@@ -131,6 +137,8 @@ class Core:
         self.stats = Stats()
         self._workers = 0
         self._alike = Alike()
+        #: Whether a call of an item was answered in this start.
+        self.is_answered = False
         self._looked = 0.0
         self._opened = False
         self.out: OutFile | None = None
@@ -166,10 +174,10 @@ class Core:
             if expired:
                 self._reset(recorded)
             self._begin(view.budget.usd.spent, len(recorded) > 0 or view.attempts > 0)
-        except BaseException:
+        except BaseException as e:
             self.drop_out()
             if open_run is not None:
-                open_run.end("interrupt")
+                open_run.end("interrupt", reason(e))
             raise
         with self.lock:
             self._opened = True
@@ -339,7 +347,7 @@ class Core:
         with self.lock:
             self._count(standing, cached=False)
             if standing in ("failed", "dead"):
-                self._failure(error)
+                self._failure(error, result, seq)
             else:
                 self._alike.ended()
                 self.width.went_well(time.monotonic())
@@ -370,13 +378,11 @@ class Core:
         setattr(stats, standing, getattr(stats, standing) + 1)
         stats.cached += cached and standing == "done"
 
-    def _failure(self, error: BaseException | None) -> None:
+    def _failure(self, error: BaseException | None, result: Result, seq: int) -> None:
         if self.options.on_error == "raise" and error is not None:
             self.stop(error)
-        stop = self._alike.failed(error)
+        stop = self._alike.failed(error, result, seq)
         if stop is not None:
-            if self.stats.dead:
-                stop.hint = typed(self.engine, f"repair it, have dead items run again by `outlast retry {self.run.id} --failed`, and start again")
             self.stop(stop)
 
     def crashed(self, error: BaseException) -> None:
@@ -418,15 +424,32 @@ class Core:
         if last:
             self._finish()
 
+    def _spare(self) -> None:
+        """Lets the failures of a start that failed alike count against no item: so many are no fault of each of them, nor are all
+        items of a job of which none was ever done or got an answer to a call."""
+        row = [(result, seq) for result, seq in self._alike.row if not is_outside(result._raised)]
+        has_begun = self.stats.done or self.is_answered or not self._alike.are_all
+        if not isinstance(self.error, RepeatedFailure) and (len(row) < 2 or has_begun):
+            return
+        tickets = [self.engine.spare_item(self.run._no, result.key, seq) for result, seq in row]
+        for (result, _), ticket in zip(row, tickets, strict=True):
+            was, result.status = result.status, ticket.wait()
+            if was == "dead" != result.status:
+                self.stats.dead, self.stats.failed = self.stats.dead - 1, self.stats.failed + 1
+
     def _finish(self) -> None:
         """Ends the attempt, when the last worker has ended."""
         with self.lock:
             if self.over:
                 return
+            try:
+                self._spare()
+            except Error as e:
+                self.error = self.error or e
         whole = self.error is None and self.stats.pending == 0
         how: _native.End = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
         try:
-            self.open_run.end(how)
+            self.open_run.end(how, self._why())
         except RunHalted:
             pass
         except Exception as e:
@@ -440,6 +463,12 @@ class Core:
             self.store._batches.discard(self)
             self.over = True
             self.bell.ring()
+
+    def _why(self) -> str | None:
+        """Why the batch is over before its items are, in a sentence; None if it is not."""
+        if self.error is None and self.stats.pending:
+            return f"its program left it with {progress.some(self.stats.pending, 'item')} to run"
+        return reason(self.error)
 
     def away(self) -> str | None:
         """Why the provider answers no call of the job; None while it does, or where that cannot be read."""
@@ -521,7 +550,7 @@ class Core:
 
     def html(self) -> str:
         """The counts, and the first failures, as HTML."""
-        failed = [(result.key, result.status, result.why()) for result in self.outcomes.failed[:_SHOWN_FAILURES]]
+        failed = [(result.key, result.status, result.why()) for result in sorted(self.outcomes.failed, key=lambda result: result.index)[:_SHOWN_FAILURES]]
         head = ("key", "status", "error") if failed else ()
         return html.table(f"Batch {self.run.id}: {self.words()}", head, failed)
 

@@ -78,6 +78,11 @@ class Job(Tabular):
         return self.view().status
 
     @property
+    def why(self) -> str | None:
+        """Why the job is halted, waits, or was left by its program, in a sentence; None where it goes on or is done."""
+        return self.view().why
+
+    @property
     def counts(self) -> dict[str, int]:
         """The number of items by status: open, done, failed, dead, skipped."""
         job = self.view().raw["job"]
@@ -130,7 +135,9 @@ class Job(Tabular):
     def _words(self) -> str:
         view, counts = self.view(), self.counts
         parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
-        return ", ".join([view.status, *parts, f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd", *self.unheld])
+        parts.append(f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd")
+        status = view.status + (f" ({view.why})" if view.why else "")
+        return ", ".join([status, *parts, *([view.in_doubt] if view.in_doubt else []), *self.unheld])
 
     def __repr__(self) -> str:
         return f"<outlast.Job {self.id}: {self._words()}>"

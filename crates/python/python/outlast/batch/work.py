@@ -18,6 +18,7 @@ from ..scope import Changes
 from ..steps import life
 from .core import Core
 from .jobrun import CODE_HEADER, ItemRun
+from .outside import is_outside
 from .queue import CROWDED
 
 
@@ -162,6 +163,8 @@ class Claimed:
             # This process was declared dead, and another one has the item now, whose result counts.
             self.core.held(self.index)
             return
+        if how == "failed" and is_outside(error):
+            standing = yield self.core.engine.spare_item(self.core.run._no, self.core.plan.key(self.index), self.seq)
         self.core.ended(self.index, self.seq, standing, tries, nano, raw, error)
 
     def give_back(self, no_room_since: float | None = None) -> Process[None]:
@@ -197,6 +200,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         finally:
             # Sealed, so that later writes of a late thread raise: they would commit with nothing.
             changed = changes.seal()
+        core.is_answered |= run.answers > 0
         refused = run.refused or no_room(error)
         certain = error is None and run.answers > 0
         barred = None if refused or certain else core.engine.barred(core.run._no)

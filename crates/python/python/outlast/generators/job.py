@@ -409,7 +409,7 @@ class GeneratorJob:
         except Exception:
             # The original error counts more; the next life finds the item open.
             pass
-        self.run._leave("stopped" if isinstance(error, KeyboardInterrupt) else "interrupt", quiet=True)
+        self.run._leave("stopped" if isinstance(error, KeyboardInterrupt) else "interrupt", quiet=True, error=error)
         self._release()
 
     def abandon(self) -> None:

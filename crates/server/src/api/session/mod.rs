@@ -163,7 +163,7 @@ impl Session {
         let mut status = "running";
         let mut ended = Ok(());
         if work.is_driver {
-            match host.store.ask(how.end(work.actor, active_ms), Durability::Synced).await {
+            match host.store.ask(how.end(work.actor, active_ms, None), Durability::Synced).await {
                 Ok(after) => status = after.name(),
                 Err(e) => ended = Err(e),
             }
