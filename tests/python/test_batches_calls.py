@@ -233,9 +233,10 @@ def test_what_a_plain_run_or_a_task_asks_past_outlast_is_told_too(rt, provider, 
     asyncio.run(main())
     assert capfd.readouterr().err.count("run r: AsyncOpenAI asks ") == 1
     assert "unmetered AsyncOpenAI asked" in outlast_prints(rt, "show", "r")
-    # Whoever wants no limit is told nothing, and neither is a request outside of a run.
+    # Whoever wants no limit is told afterwards only, since no sum has it; a request outside of a run is nobody's.
     with rt.run("free", budget=outlast.Budget()):
         direct("openai", os.environ["OPENAI_BASE_URL"])
+    assert "unmetered OpenAI asked" in outlast_prints(rt, "show", "free")
     direct("openai", os.environ["OPENAI_BASE_URL"])
     assert "directly" not in capfd.readouterr().err
 

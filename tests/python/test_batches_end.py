@@ -38,7 +38,7 @@ def test_progress_is_lines_where_it_is_asked_for_and_nobody_is_at_a_terminal(rt,
 
 def test_progress_tells_rate_time_left_and_cost():
     stats = progress.Stats(total=100, done=55, cached=10, failed=5, cost_usd=3.0, seconds=10.0)
-    assert progress.line(stats, 10, 1.0) == "60 of 100, 5.0/s, 0:08 left, 55 done, 10 cached, 5 failed, 3.00 usd, 4.60 in all"
+    assert progress.line(stats, 10, 1.0) == "60 of 100, 5.0/s, 0:08 left, 55 done, 10 cached, 5 failed, 3.00 usd, about 4.60 in all"
 
 
 def test_a_store_that_does_not_last_is_warned_of(monkeypatch, tmp_path):

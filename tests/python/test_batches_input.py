@@ -256,3 +256,21 @@ def test_code_is_that_under_all_decorators():
 
     for made in (decorated, lambda fn: decorated(decorated(fn)), lambda fn: functools.partial(decorated(decorated(fn)))):
         assert plan.code_digest(made(one)) == plan.code_digest(made(one)) != plan.code_digest(made(other))
+
+
+@pytest.mark.parametrize(
+    ("items", "wanted"),
+    [
+        ("abc", r"one str: give \[it\]"),
+        (b"abc", r"one bytes: give \[it\]"),
+        ({"a": 1}, r"a dict: give list\(d.items\(\)\)"),
+        (type("DataFrame", (list,), {"columns": ["a"]})(), r'a DataFrame: give its rows, .to_dict\("records"\)'),
+        (type("Table", (list,), {"columns": [], "to_pylist": list})(), r"a Table: give its rows, .to_pylist\(\)"),
+    ],
+)
+def test_what_has_parts_that_are_no_items_is_refused_before_any_call(rt, items, wanted):
+    """Bug: a text was taken as its letters, a dict as its keys and a data frame as the names of its columns."""
+    with pytest.raises(TypeError, match=f"had {wanted}.*; nothing was called"):
+        batch(rt, items, pytest.fail)
+    with pytest.raises(outlast.UnknownRun):
+        rt.get("j")

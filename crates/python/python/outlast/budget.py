@@ -102,11 +102,6 @@ def usd(nano: int) -> str:
     return f"{whole}.{places.rstrip('0').ljust(2, '0')}"
 
 
-def about(nano: int) -> str:
-    """Nano-USD as dollars for progress lines: to the cent; amounts under ten cents exactly."""
-    return f"{nano / NANO:.2f}" if nano == 0 or abs(nano) >= NANO // 10 else usd(nano)
-
-
 def shown(unit: str, value: int | None) -> str:
     """A limit as people read it."""
     if value is None:

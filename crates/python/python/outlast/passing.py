@@ -80,13 +80,12 @@ def _look(client: Any, request: Any) -> None:
         limit = limit_of(run)
     except Error:
         return
-    if limit is None:
-        return
+    if limit is not None:
+        say(
+            f"run {run.id}: {library} asks {to} directly, which does not go through Outlast: it is in no budget and no sum, and the "
+            f"limit of {limit} does not hold it (clients that are metered: {METERED})"
+        )
     note(open_run, run._past)
-    say(
-        f"run {run.id}: {library} asks {to} directly, which does not go through Outlast: it is in no budget and no sum, and the "
-        f"limit of {limit} does not hold it (clients that are metered: {METERED})"
-    )
 
 
 def _has_hook(http: Any) -> bool:

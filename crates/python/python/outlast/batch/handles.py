@@ -33,8 +33,8 @@ class Handle(Tabular):
 
     @property
     def failed(self) -> list[Result]:
-        """Results of the failed and dead items so far."""
-        return [] if self._core is None else self._core.outcomes.failed
+        """Results of the failed and dead items so far, in the order of the input."""
+        return [] if self._core is None else sorted(self._core.outcomes.failed, key=lambda result: result.index)
 
     def __iter__(self) -> Iterator[Result]:
         raise NotImplementedError

@@ -39,8 +39,10 @@ class Source:
             raise TypeError("outlast.map wants a plain iterable, had an async one: use outlast.amap")
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise TypeError(f"a batch wants its items as something to go through, had {items!r}")
+        if isinstance(items, (str, bytes, bytearray, Mapping)) or hasattr(items, "columns"):
+            raise TypeError(f"a batch wants items to go through, had {_no_items(items)}; nothing was called")
         indexed = hasattr(items, "__getitem__") and hasattr(items, "__len__")
-        listed = isinstance(items, (list, Mapping)) or hasattr(items, "iloc")
+        listed = isinstance(items, list) or hasattr(items, "iloc")
         in_place = not listed and (isinstance(items, Sequence) or indexed)
         self.items: Any = items if in_place else list(items)
         self._options = options
@@ -107,6 +109,16 @@ class Source:
             else:
                 lacks, hint = "content", 'say with content=… what counts of an item beside its key; or on_change="keep": the key alone'
             raise Unkeyable(f"item {index} of job {options.job} has no {lacks} to know it by: {e.message}", hint=hint) from None
+
+
+def _no_items(items: Any) -> str:
+    """What was given that has parts, which are no items, and what to give instead."""
+    if isinstance(items, Mapping):
+        return "a dict: give list(d.items()), list(d.values()) or list(d)"
+    if not hasattr(items, "columns"):
+        return f"one {type(items).__name__}: give [it]"
+    rows = "to_dicts()" if hasattr(items, "to_dicts") else "to_pylist()" if hasattr(items, "to_pylist") else 'to_dict("records")'
+    return f"a {type(items).__name__}: give its rows, .{rows}"
 
 
 def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:

@@ -55,7 +55,7 @@ def start(job: str, stats: Stats, plan: Plan, spent_nano: int, place: str, resum
     if not resumes:
         lines = [f"new job {job}: {some(stats.total, 'item')}, {where}"]
     else:
-        text = f"resuming: {stats.done:,} of {stats.total:,} done, {budget.about(spent_nano)} usd spent, {where}"
+        text = f"resuming: {stats.done:,} of {stats.total:,} done, {budget.usd(spent_nano)} usd spent, {where}"
         others = [(stats.dead, "dead"), (stats.skipped, "skipped"), (plan.vanished, "not in the input any more")]
         lines = [text + "".join(f"; {count:,} {what}" for count, what in others if count)]
     if plan.old_code:
@@ -136,8 +136,7 @@ def line(stats: Stats, before: int, spent_before: float) -> str:
         whole = stats.cost_usd
         if worked:
             whole += (stats.cost_usd - spent_before) / worked * stats.pending
-        so_far, in_all = (budget.about(round(usd * budget.NANO)) for usd in (stats.cost_usd, whole))
-        parts.append(f"{so_far} usd, {in_all} in all")
+        parts.append(f"{budget.usd(round(stats.cost_usd * budget.NANO))} usd, about {whole:.2f} in all")
     return ", ".join(parts)
 
 

@@ -222,7 +222,7 @@ def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) 
         total = length(spec.given)
         of = f" of {total:,}" if total is not None else ""
         spent = round(found.run.view().budget.usd.spent * budget.NANO)
-        say(f"resuming {spec.id}: {done:,}{of} done, {budget.about(spent)} usd spent, record {store.record}")
+        say(f"resuming {spec.id}: {done:,}{of} done, {budget.usd(spent)} usd spent, record {store.record}")
     if store is not spec.store:
         say(f"{spec.id}: this is its fork {found.run.id}, whose results go to {store.path}")
     if scan.torn:
