@@ -25,7 +25,9 @@ def test_a_failed_item_is_collected_and_runs_again_at_the_next_start_until_it_is
     assert work_.ran.count(0) == 3 and work_.ran.count(1) == 1
     job = outlast.job("j", store=rt)
     item = next(job.items(status="dead"))
-    assert (item.key, item.failed_starts, item.error["type"]) == ("0", 3, "builtins.ZeroDivisionError")
+    assert (item.key, item.failed_starts) == ("0", 3) and str(item.error) == str(next(iter(job._results())).error)
+    assert isinstance(item.error, outlast.ItemFailed) and "ZeroDivisionError: division by zero" in item.error.message
+    assert "in fn" not in item.error.traceback and item.error.traceback.endswith("ZeroDivisionError: division by zero\n")
     job.reset("0")
     assert [r.value for r in batch(rt, [0, 1], Work(lambda i: "repaired"))] == ["repaired", 1.0]
 

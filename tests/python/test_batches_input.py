@@ -35,6 +35,8 @@ def test_reordering_is_free_new_keys_run_and_vanished_ones_are_counted(rt):
     out = batch(rt, [12, 9, 3, 11, 0], work_)
     assert [r.value for r in out] == [12, 9, 3, 11, 0]
     assert sorted(work_.ran) == [11, 12] and out.stats.vanished == 7
+    for told in (out, outlast.job("j", store=rt)):
+        assert "7 not in the input any more" in repr(told)
     assert outlast.job("j", store=rt).counts["done"] == 12, "what vanished stays in the store"
 
 

@@ -279,10 +279,11 @@ impl Engine {
         Ok(row.as_ref().and_then(ItemRow::of).map(|row| job::raw(py, (row, None))))
     }
 
-    /// Records how many items the input of a job has. No caller waits for the commit.
-    fn expect_items(&self, run: i64, items: i64) -> PyResult<()> {
+    /// Records how many items the input of a job has, and how many recorded ones it has not. No caller waits for the commit.
+    #[pyo3(signature = (run, items, vanished=0))]
+    fn expect_items(&self, run: i64, items: i64, vanished: i64) -> PyResult<()> {
         let core = self.shared.core()?;
-        let expect = ExpectItems { run: RunNo(run), items };
+        let expect = ExpectItems { run: RunNo(run), items, vanished };
         drop(core.store.submit(expect.into(), Durability::Committed));
         Ok(())
     }
@@ -297,7 +298,7 @@ impl Engine {
     /// Takes back that an item's failure counts against it. The ticket's answer is the item's standing. Synced.
     fn spare_item(&self, run: i64, key: String, seq: i64) -> PyResult<Ticket> {
         let spare = SpareItem { run: RunNo(run), key, seq: Seq(seq) };
-        Ok(self.shared.core()?.ticket(spare.into(), Durability::Synced, None))
+        Ok(self.shared.core()?.ticket(spare, Durability::Synced, None))
     }
 
     /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.

@@ -97,6 +97,8 @@ shape! {
         failed: i64 = c.failed;
         dead: i64 = c.dead;
         skipped: i64 = c.skipped;
+        /// Items among these that the input of the last start no longer has.
+        vanished: i64 = c.vanished;
         /// Items finished per minute of active time; `None` before `PACED_MS` of it.
         per_minute: Option<f64> = pace;
         /// Active time until the last item is finished, at that pace; `None` if nothing is left or no pace is known.

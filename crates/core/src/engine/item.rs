@@ -424,6 +424,8 @@ impl ResetItem {
 pub struct ExpectItems {
     pub run: RunNo,
     pub items: i64,
+    /// Number of recorded items that are not among them.
+    pub vanished: i64,
 }
 
 impl ExpectItems {
@@ -434,7 +436,7 @@ impl ExpectItems {
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
         is_job(l, self.run)?;
         if let Some(job) = &mut l.run_mut(self.run)?.job {
-            job.counts.expected = self.items;
+            (job.counts.expected, job.counts.vanished) = (self.items, self.vanished);
         }
         Ok(())
     }

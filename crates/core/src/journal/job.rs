@@ -38,6 +38,8 @@ pub struct Counts {
     pub skipped: i64,
     /// Number of items of the input that the job was last started with; 0 if no start has recorded it.
     pub expected: i64,
+    /// Number of recorded items that this input no longer has.
+    pub vanished: i64,
 }
 
 impl Counts {
@@ -67,7 +69,7 @@ impl Counts {
 
     /// Returns the number of items that are still to be worked on, including those that no worker has claimed yet.
     pub fn wanted(&self) -> i64 {
-        self.expected.max(self.total())
+        (self.expected + self.vanished).max(self.total())
     }
 
     /// Returns the number of items that need no more work.

@@ -209,6 +209,7 @@ impl JobReport {
         let job = &self.job;
         let mut parts =
             vec![format!("{} of {} ended", job.items - job.open, crate::render::story::all_items(job))];
+        parts.extend((job.vanished > 0).then(|| format!("{} not in the input any more", job.vanished)));
         parts.extend(job.per_minute.map(|rate| format!("{rate:.1} a minute")));
         parts.extend(job.left_ms.map(|left| format!("{} left", time::about(left))));
         parts.join(", ")

@@ -190,7 +190,8 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<S
 fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     // How many items the input has stands nowhere else.
-    let mut counts = Counts { expected: job.counts.expected, ..Counts::default() };
+    let Counts { expected, vanished, .. } = job.counts;
+    let mut counts = Counts { expected, vanished, ..Counts::default() };
     for row in items::each(store, view.run.no) {
         *counts.of_mut(row?.detail.standing) += 1;
     }

@@ -240,6 +240,8 @@ class ItemFailed(Error):
     """The item failed in an earlier life of the job."""
 
     code = "item_failed"
+    #: The traceback of the item's exception, as text; None where there was none.
+    traceback: str | None = None
 
 
 class JobChanged(Error):

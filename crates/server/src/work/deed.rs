@@ -236,7 +236,9 @@ impl Hand {
                 let (opening, cost) = (self.opening(Seq(seq)), nano_usd.map(amount));
                 (reservation::settlement(opening, actor.attempt, cost, amount(tokens)).into(), Synced)
             }
-            Deed::ExpectItems { items } => (ExpectItems { run: self.run, items }.into(), Committed),
+            Deed::ExpectItems { items } => {
+                (ExpectItems { run: self.run, items, vanished: 0 }.into(), Committed)
+            }
             Deed::ClaimItem { key, index, content, version, on_change, on_version, alone } => {
                 let (actor, slot) = attempt()?;
                 let claim =

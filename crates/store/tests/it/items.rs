@@ -269,7 +269,11 @@ pub fn a_spared_failure_does_not_count_against_its_item(s: &Stage) {
         assert_eq!(a.item_failed(seq), if dead { Standing::Dead } else { Standing::Failed });
         if dead {
             assert_eq!(s.ask(spare(seq)).unwrap(), Standing::Failed);
-            assert_eq!(s.ask(spare(Seq(seq.0 - 1))).unwrap(), Standing::Failed, "an earlier one stays as it is");
+            assert_eq!(
+                s.ask(spare(Seq(seq.0 - 1))).unwrap(),
+                Standing::Failed,
+                "an earlier one stays as it is"
+            );
         }
         assert_eq!((counted(&a), standing(s, a.run, "a")), (counts, Standing::Failed));
         check_counts(s, a.run);

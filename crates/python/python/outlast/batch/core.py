@@ -202,7 +202,7 @@ class Core:
             cost_usd=self._spent_before,
         )
         self._before = self.stats.ended
-        self.engine.expect_items(self.run._no, self.stats.total)
+        self.engine.expect_items(self.run._no, self.stats.total, plan.vanished)
         for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
         self.meter = Meter(self.run, options.meters, plan.done)
@@ -455,7 +455,7 @@ class Core:
         except Exception as e:
             if self.error is None:
                 self.error = e
-        if whole and self.stats.failed + self.stats.dead:
+        if whole and self.stats.failed + self.stats.dead + self.stats.vanished:
             say(typed(self.engine, f"job {self.run.id}: {self.words()}: `outlast inspect {self.run.id}` tells why"))
         with self.lock:
             self.read_cost()
@@ -544,7 +544,7 @@ class Core:
     def words(self) -> str:
         """The counts and the cost in words, without those that are zero."""
         stats = self.stats_now()
-        counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"))
+        counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"), (stats.vanished, "not in the input any more"))
         parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
         return ", ".join([*parts, f"{budgets.usd(round(stats.cost_usd * NANO))} usd"])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-import json
 from typing import Any, Iterator
 
 from .. import budget, codec, html
@@ -14,7 +14,7 @@ from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
 from .plan import key_text
-from .results import Result, read_back
+from .results import Result, facts_of, read_back
 from .table import Tabular
 
 _PAGE = 1024
@@ -48,10 +48,15 @@ class Item:
         return codec.decode(self._raw()) if self.status == "done" else None
 
     @property
-    def error(self) -> dict[str, str] | None:
-        """The recorded exception: type, message, traceback. None where there is none."""
-        raw = self._raw() if self.status in ("failed", "dead") else b""
-        return json.loads(raw).get("error") if raw else None
+    def error(self) -> BaseException | None:
+        """The item's error, as `Result.error` of a later life has it: `ItemFailed` with the traceback as text, `Skip` where the item
+        was skipped; None where the item is open or done."""
+        return None if self.status in ("open", "done") else self._result().error
+
+    def _result(self) -> Result:
+        nano = round(self.cost_usd * budget.NANO)
+        facts = functools.partial(facts_of, self._job._engine, self._job._no, self.key)
+        return Result(self.key, self.index, self.status, self.attempts, nano, True, self._job, self._raw, facts)
 
     def _raw(self) -> bytes:
         return self._job._engine.value(self._job._no, self._seq)
@@ -135,6 +140,8 @@ class Job(Tabular):
     def _words(self) -> str:
         view, counts = self.view(), self.counts
         parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
+        vanished = view.raw["job"]["vanished"]
+        parts += [f"{vanished:,} not in the input any more"] if vanished else []
         parts.append(f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd")
         status = view.status + (f" ({view.why})" if view.why else "")
         return ", ".join([status, *parts, *([view.in_doubt] if view.in_doubt else []), *self.unheld])
@@ -144,7 +151,7 @@ class Job(Tabular):
 
     def _repr_html_(self) -> str:
         failed = itertools.chain(self.items("failed"), self.items("dead"))
-        shown = [(item.key, item.status, (item.error or {}).get("message", item.reason)) for item in itertools.islice(failed, 10)]
+        shown = [(item.key, item.status, item._result().why()) for item in itertools.islice(failed, 10)]
         return html.table(f"Job {self.id}: {self._words()}", ("key", "status", "error") if shown else (), shown)
 
 

@@ -99,12 +99,16 @@ class Result:
     def why(self) -> str:
         """The item's error, or the reason why the item was skipped, as text: the same in the life that ran the item and in
         later ones."""
-        raw = self.recorded()
-        if not raw:
+        told = self._told()
+        if told is None:
             return self._facts()[2] or "its process died"
-        told = json.loads(raw).get("error", {})
         kind = str(told.get("type", "its process died")).removeprefix("builtins.")
         return f"{kind}: {told.get('message', '')}".rstrip(": ")
+
+    def _told(self) -> dict[str, str] | None:
+        """The recorded exception: type, message, traceback; None where there is none."""
+        raw = self.recorded()
+        return json.loads(raw).get("error", {}) if raw else None
 
     @property
     def error(self) -> BaseException | None:
@@ -115,10 +119,12 @@ class Result:
         if self.status == "skipped":
             return Skip(self.why())
         reset = f"reset it: `outlast retry {self._job.id} --key {shlex.quote(self.key)}`"
-        return ItemFailed(
+        error = ItemFailed(
             f"item {self.key!r} is {self.status}: {self.why()}",
             hint="it runs again at the next start" if self.status == "failed" else typed(self._job._engine, reset),
         )
+        error.traceback = (self._told() or {}).get("traceback")
+        return error
 
     def forget(self) -> None:
         """Drops the value from memory. At the next access it is read from the store."""
