@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.server
 import json
 import os
 import shlex
@@ -374,3 +375,46 @@ def test_a_batch_below_a_run_below_a_supervisor_is_charged_once_to_each(home, pr
     with outlast.connect(home / "mine.db") as rt:
         assert {id: rt.get(id).budget.calls.spent for id in ("below", "middle", "sup")} == {"below": 6, "middle": 6, "sup": 6}
     assert paid(provider) == 6
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """A provider that answers every request but the first one."""
+
+    ANSWER = {
+        "id": "a", "object": "chat.completion", "created": 1, "model": "gpt-4o-mini",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }  # fmt: skip
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.asked += 1
+        if self.server.asked == 1:
+            return
+        answer = json.dumps(self.ANSWER).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_what_is_held_for_a_call_without_an_answer_is_told_by_every_face_also_after_a_clean_start(rt, monkeypatch):
+    """Bug: no Python face said that money was in doubt."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        server.asked = 0
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        for status in ("failed", "done"):
+            out = batch(rt, [0], ask).wait()
+            assert [r.status for r in out] == [status]
+            view, job = rt.get("j"), outlast.job("j", store=rt)
+            held = f"{view.raw['in_doubt_usd']} usd held for calls without an answer, which may be paid"
+            assert view.in_doubt == held and view.budget.usd.in_doubt > 0
+            for told in (repr(out), repr(job), view._repr_html_(), out._repr_html_(), job._repr_html_(), outlast_prints(rt, "inspect", "j")):
+                assert held in told
+        server.shutdown()

@@ -143,6 +143,8 @@ class Core:
         self._opened = False
         self.out: OutFile | None = None
         self._is_dropped = False
+        # What is held for calls without an answer, in words.
+        self._in_doubt: str | None = None
         #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
         self.claimed: dict[int, tuple[_native.OpenRun, int]] = {}
         #: Threads of the workers.
@@ -546,7 +548,8 @@ class Core:
         stats = self.stats_now()
         counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"), (stats.vanished, "not in the input any more"))
         parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
-        return ", ".join([*parts, f"{budgets.usd(round(stats.cost_usd * NANO))} usd"])
+        parts.append(f"{budgets.usd(round(stats.cost_usd * NANO))} usd")
+        return ", ".join([*parts, self._in_doubt] if self._in_doubt else parts)
 
     def html(self) -> str:
         """The counts, and the first failures, as HTML."""
@@ -557,7 +560,8 @@ class Core:
     def read_cost(self) -> None:
         """Reads what the job has spent: the one sum, which its budget has too."""
         try:
-            self.stats.cost_usd = self.run.view().budget.usd.spent
+            view = self.run.view()
+            self.stats.cost_usd, self._in_doubt = view.budget.usd.spent, view.in_doubt
         except Error:
             # The store is closed, or away: what was read last stays.
             pass
