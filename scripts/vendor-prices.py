@@ -40,7 +40,6 @@ COLUMNS = {
 FIELD = re.compile(
     "^(" + "|".join(sorted(COLUMNS, key=len, reverse=True)) + r")(?:_above_(\d+)k_tokens)?(?:_(flex|priority|batches))?$"
 )
-MEDIA = ["input_cost_per_audio_token", "input_cost_per_image_token", "input_cost_per_video_token"]
 # Dearest real one so far: 600 USD per million tokens. What is listed above 1,000 was meant per thousand tokens.
 HIGHEST_PICO = 10**9
 ROW_ORDER = ["standard", "flex", "priority", "batch"]
@@ -127,9 +126,6 @@ def line_of(entry, rows):
             out[field] = entry[field]
     if searches := entry.get("search_context_cost_per_query"):
         out["web_search"] = max(pico(usd) for usd in searches.values())
-    media = max(pico(entry.get(field, 0)) for field in MEDIA)
-    if media > rows["standard"]["input"]:
-        out["media_input"] = media
     if uplifts := uplifts_of(entry):
         out["uplift_percent"] = uplifts
     def order(name):

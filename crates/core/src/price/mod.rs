@@ -54,8 +54,6 @@ pub struct Price {
     pub adds_input: bool,
     /// Whether the model's provider writes (and bills) a prompt cache without being asked.
     pub caches_unasked: bool,
-    /// Price of the dearest input token that is not text, where it is dearer than text.
-    media_input: Option<PicoUsdPerToken>,
     uplift_percent: BTreeMap<String, u32>,
 }
 
@@ -89,16 +87,6 @@ impl Price {
         let all = tiers.iter().flat_map(|tier| self.rows(*tier));
         let reached = all.filter(|(above, _)| *above == 0 || input_bound > *above);
         reached.fold(Rates::default(), |highest, (_, rates)| highest.max(*rates))
-    }
-
-    /// Returns this price for a request that carries audio, images or video. A usage report does not tell their
-    /// tokens from text, so all input is taken at the dearest kind.
-    pub fn with_media_input(&self) -> Price {
-        let text = self.rates(ServiceTier::Standard, 0).input;
-        match self.media_input {
-            Some(media) if media > text => self.map(|r| r.input_times(media.0, text.0)),
-            _ => self.clone(),
-        }
     }
 
     /// Returns this price under a named surcharge: `fast` (Anthropic's `speed`), `us` (its `inference_geo`;
@@ -168,18 +156,6 @@ mod tests {
 
     fn price(model: &str) -> Price {
         (*PriceTable::builtin().lookup(model).expect(model).price).clone()
-    }
-
-    #[test]
-    fn audio_raises_the_input_columns_by_its_ratio_in_every_tier() {
-        let audio = price("gemini-2.5-flash").with_media_input();
-        let standard = audio.rates(ServiceTier::Standard, 1);
-        assert_eq!(
-            (standard.input.0, standard.cache_read.0, standard.output.0),
-            (1_000_000, 100_000, 2_500_000)
-        );
-        assert_eq!(audio.rates(ServiceTier::Priority, 1).input.0, 1_800_000);
-        assert_eq!(price("gpt-4o-mini").with_media_input(), price("gpt-4o-mini"));
     }
 
     #[test]

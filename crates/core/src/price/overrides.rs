@@ -70,14 +70,11 @@ const COLUMNS: [(&str, Column); 7] = [
 ];
 const TIERS: [(&str, ServiceTier); 3] =
     [("_flex", ServiceTier::Flex), ("_priority", ServiceTier::Priority), ("_batches", ServiceTier::Batch)];
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 10] = [
     "max_input_tokens",
     "max_output_tokens",
     "max_tokens",
-    "input_cost_per_audio_token",
-    "input_cost_per_image_token",
     "input_cost_per_request",
-    "input_cost_per_video_token",
     "provider_specific_entry",
     "regional_endpoint_uplift_multiplier",
     "regional_processing_uplift_multiplier_eu",
@@ -85,11 +82,15 @@ const OTHERS: [&str; 13] = [
     "search_context_cost_per_query",
     "tiered_pricing",
 ];
-/// Fields of LiteLLM's entries that hold no price, accepted so that an entry can be pasted. `supports_*` is
-/// accepted too.
-const NOT_PRICES: [&str; 10] = [
+/// Fields of LiteLLM's entries that are not read, accepted so that an entry can be pasted: those without a price, and the
+/// prices of input that is not text, since the price of a request with audio or video is unknown. `supports_*` is accepted
+/// too.
+const NOT_READ: [&str; 13] = [
     "comment",
     "deprecation_date",
+    "input_cost_per_audio_token",
+    "input_cost_per_image_token",
+    "input_cost_per_video_token",
     "litellm_provider",
     "metadata",
     "mode",
@@ -133,9 +134,6 @@ impl Entry<'_> {
                 let tokens = self.tokens(field, value)?;
                 listing.max_output_tokens.get_or_insert(tokens);
             }
-            "input_cost_per_audio_token" | "input_cost_per_image_token" | "input_cost_per_video_token" => {
-                set_higher(&mut listing.media_input, self.pico(field, value, MOST_PER_TOKEN)?);
-            }
             "regional_endpoint_uplift_multiplier" => self.uplift(listing, "regional", field, value)?,
             "regional_processing_uplift_multiplier_eu" => self.uplift(listing, "eu", field, value)?,
             "regional_processing_uplift_multiplier_us" => self.uplift(listing, "us", field, value)?,
@@ -151,7 +149,7 @@ impl Entry<'_> {
             }
             "search_context_cost_per_query" => listing.web_search = Some(self.search(field, value)?),
             "tiered_pricing" => self.ranges(listing, field, value)?,
-            _ if NOT_PRICES.contains(&field) || field.starts_with("supports_") => {
+            _ if NOT_READ.contains(&field) || field.starts_with("supports_") => {
                 if field == "litellm_provider" && value.get() == "\"anthropic\"" {
                     listing.anthropic = true;
                 }
@@ -387,7 +385,6 @@ mod tests {
         );
         assert_eq!(price.rates(Priority, 200_001).input.0, 9_000_000);
         assert_eq!(price.rates(Flex, 1).output.0, 8_000_000);
-        assert_eq!(price.with_media_input().rates(Standard, 1).cache_read.0, 600_000);
         assert_eq!((price.max_input_tokens, price.max_output_tokens), (Some(1000), Some(500)));
         assert_eq!(price.web_search_pico, 20_000_000_000);
         assert!(!price.caches_unasked);

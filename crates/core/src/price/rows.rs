@@ -29,7 +29,6 @@ pub(super) struct Listing {
     pub web_search: Option<i64>,
     /// Fee of each request, in pico-USD; `None` if none is listed.
     pub request: Option<i64>,
-    pub media_input: Option<i64>,
     pub uplift_percent: BTreeMap<String, u32>,
     pub anthropic: bool,
     pub unasked: Unasked,
@@ -63,7 +62,7 @@ impl Listing {
     pub fn price(self) -> Option<Price> {
         let request_pico = self.unasked.fee(self.request, self.web_search)?;
         let listed = self.rows[0].get(&0)?.clone();
-        let input = listed.input.filter(|_| listed.output.is_some())?;
+        listed.input.and(listed.output)?;
         let lists_writes = (self.rows.iter().flat_map(BTreeMap::values))
             .any(|row| row.cache_write_5m.or(row.cache_write_1h).is_some());
         let fill = Fill { listed: &listed, anthropic: self.anthropic };
@@ -83,7 +82,6 @@ impl Listing {
             // Anthropic caches only what `cache_control` marks; where another provider lists a price for
             // writes, it writes by itself.
             caches_unasked: !self.anthropic && lists_writes,
-            media_input: self.media_input.filter(|pico| *pico > input).map(PicoUsdPerToken),
             uplift_percent: self.uplift_percent,
         })
     }

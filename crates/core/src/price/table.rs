@@ -10,7 +10,7 @@ use super::{
     rows::{Listing, Row},
     scaled,
 };
-use crate::words::{PicoUsdPerToken, ServiceTier};
+use crate::words::ServiceTier;
 
 /// One model a line, sorted by the bytes of its name. A lookup searches the lines and parses one, so that the
 /// table costs nothing at start.
@@ -41,8 +41,7 @@ impl PriceTable {
     /// whole; only `max_input_tokens` and `max_output_tokens` are kept where it names none. Prices it leaves
     /// out are filled as in the built-in table (see `rows.rs`).
     ///
-    /// Errors: a [`PriceError`] names any field or value that is not understood. Only fields without prices are
-    /// ignored.
+    /// Errors: a [`PriceError`] names any field or value that is not understood. Only the fields of `NOT_READ` are ignored.
     pub fn with_overrides(text: &str) -> Result<PriceTable, PriceError> {
         let builtin = PriceTable::builtin();
         let hash = Sha256::new().chain_update(&builtin.hash).chain_update("\n").chain_update(text).finalize();
@@ -111,7 +110,6 @@ struct Entry {
     max_input_tokens: Option<u64>,
     max_output_tokens: Option<u64>,
     web_search: Option<i64>,
-    media_input: Option<i64>,
     #[serde(default)]
     uplift_percent: BTreeMap<String, u32>,
     rows: BTreeMap<String, Row>,
@@ -123,7 +121,6 @@ impl Entry {
             max_input_tokens: self.max_input_tokens,
             max_output_tokens: self.max_output_tokens,
             web_search: self.web_search,
-            media_input: self.media_input,
             uplift_percent: self.uplift_percent,
             ..Listing::of(name)
         };
@@ -258,12 +255,10 @@ fn family(model: &str) -> Option<&str> {
 impl Price {
     /// Returns this price with its margin, for a model of which nothing else is known: neither its caps nor its fees.
     fn with_margin(&self) -> Price {
-        let raised = |price: PicoUsdPerToken| scaled(price, MARGIN, 1);
-        let price = self.map(|rates| rates.zip(rates, |price, _| raised(price)));
+        let price = self.map(|rates| rates.zip(rates, |price, _| scaled(price, MARGIN, 1)));
         Price {
             web_search_pico: self.web_search_pico.saturating_mul(MARGIN),
             request_pico: self.request_pico.saturating_mul(MARGIN),
-            media_input: self.media_input.map(raised),
             max_input_tokens: None,
             max_output_tokens: None,
             ..price

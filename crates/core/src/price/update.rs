@@ -26,12 +26,9 @@ const UNPRICEABLE: [&str; 5] = [
 ];
 
 /// Fields that are read besides those of [`split`].
-const ALSO_READ: [&str; 9] = [
+const ALSO_READ: [&str; 6] = [
     "max_input_tokens",
     "max_output_tokens",
-    "input_cost_per_audio_token",
-    "input_cost_per_image_token",
-    "input_cost_per_video_token",
     "search_context_cost_per_query",
     "tiered_pricing",
     "provider_specific_entry",
