@@ -1,27 +1,26 @@
 //! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
 pub mod fork;
+mod notes;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::IsTerminal as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use outlast_core::{
-    body,
     engine::{Actor, checkpoint},
     envelope::Unit,
-    journal::{Entry, Kind, State},
-    run::{Attempt, NOBODYS, Origin, Record},
+    journal::Kind,
+    run::{NOBODYS, Origin, Record},
     store::{self, Ask as _, Durability, RunView, Store},
     words::{AttemptNo, RunNo, Seq, clock::random},
 };
 use outlast_process::exit::Exit;
 use outlast_server::{dialect::Upstream, door::Providers};
-use serde_json::Value;
 
 use super::{
     Adapter, Choice, KeptCalls, Names, Reading, With, hook,
@@ -36,17 +35,11 @@ use super::{
 use crate::{
     disk,
     program::{context::Context, error::CliError, run_directory::RunDirectory, say::say, told},
-    render,
     settings::keys,
 };
 
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
-
-/// Number of newest calls in whose requests the session's model is searched.
-const LOOK_AT: usize = 8;
-
-const UNKNOWN_END: &str = "it is not known how";
 
 /// Arguments with which an attempt starts its agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,13 +173,11 @@ impl Conduct {
         strays: &[Left],
         context: &Context,
     ) -> Result<Launch, store::Error> {
-        let text = |env: &BTreeMap<OsString, OsString>, name: &str| {
-            env.get(&OsString::from(name)).map(|v| v.to_string_lossy().into_owned()).unwrap_or_default()
-        };
-        self.with.openai_url = text(env, "OPENAI_BASE_URL");
+        let url = env.get(OsStr::new("OPENAI_BASE_URL"));
+        self.with.openai_url = url.map(|url| url.to_string_lossy().into_owned()).unwrap_or_default();
         self.adapter.environment(&self.line, env, &self.with);
         (self.with.files, self.with.note) = (self.files(), None);
-        let knows_store = !text(env, told::STORE).is_empty();
+        let knows_store = env.get(OsStr::new(told::STORE)).is_some_and(|store| !store.is_empty());
         self.with.settings = self.settings(knows_store);
         self.with.servers = self.servers(store, actor, knows_store, context).await?;
         if self.with.warm && self.with.settings.is_some() {
@@ -228,7 +219,6 @@ impl Conduct {
         // An attempt without a request had no known tools, but it had an end.
         let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
-        let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
         if let Some(no) = before.as_ref().map(|before| before.no).or(fork.map(|_| NOBODYS)) {
             let of = SearchScope { kept: kept.as_ref(), ..self.searched(no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
@@ -244,12 +234,9 @@ impl Conduct {
         }
         let note = match fork {
             Some(origin) => note::words_of_fork(&self.point(store, origin)?, &told),
-            None => note::words(&how, &told),
+            None => note::words(&notes::end(exit), &told),
         };
-        let about = match self.adapter.tells(&self.line) {
-            true => in_flight(told.len()),
-            false => untold(told.len()),
-        };
+        let about = notes::in_flight(told.len(), self.adapter.tells(&self.line));
         say(&format!("{} goes on in its session {known}{about}", self.adapter.name()));
         if !self.reading.headless {
             self.leave_note(&note, env);
@@ -269,48 +256,26 @@ impl Conduct {
     /// Returns the tool calls in the file of the session that goes on; none if a new one is begun. `None` if the file's
     /// place or format is not known.
     fn kept_calls(&self, goes_on: Option<&str>) -> Option<KeptCalls> {
-        let directory = self.transcripts.as_ref()?;
-        let path = goes_on.and_then(|session| super::transcript(directory, session));
-        let kept = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
-        self.adapter.kept_calls(&String::from_utf8_lossy(&kept))
+        self.transcripts.as_ref()?;
+        let kept = goes_on.and_then(|session| self.transcript_text(session)).unwrap_or_default();
+        self.adapter.kept_calls(&kept)
     }
 
-    /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
-    /// take another one. `fork`: what a fork without calls of its own shares.
-    fn model(
-        &self,
-        store: &dyn Store,
-        fork: Option<Origin>,
-        session: &str,
-    ) -> Result<Option<String>, store::Error> {
-        let newest = match fork {
-            Some(origin) => fork::shared(store, self.run, origin)?,
-            None => truth::newest_entries(store, self.run)?
-                .into_iter()
-                .rev()
-                .filter(is_call)
-                .take(LOOK_AT)
-                .collect(),
-        };
-        for call in newest {
-            let Some(body) = body::stored(store, self.run, call.seq)? else { continue };
-            let request: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let is_its = request["metadata"]["user_id"].as_str().is_some_and(|id| id.contains(session));
-            // Titles and the like are asked without tools.
-            if is_its
-                && has_tools(&request)
-                && let Some(model) = self.adapter.model(&self.line, &request)
-            {
-                return Ok(Some(model));
-            }
-        }
-        Ok(None)
+    /// Returns the text of a session's file.
+    fn transcript_text(&self, session: &str) -> Option<String> {
+        let bytes = std::fs::read(super::transcript(self.transcripts.as_ref()?, session)?).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Returns the agent's session, unless it has been given up.
+    fn known(&self) -> Option<&Session> {
+        self.session.as_ref().filter(|session| !session.spoiled)
     }
 
     /// Returns the session whose files are copied into the store; `None` if there is no session or no known directory
     /// of its files, or if the run does not record prompts.
     pub fn kept(&self) -> Option<Kept> {
-        let session = self.session.as_ref().filter(|s| !s.spoiled && self.keeps_files)?;
+        let session = self.known().filter(|_| self.keeps_files)?;
         Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
     }
 
@@ -343,30 +308,24 @@ impl Conduct {
     /// Restores session files that are damaged or gone, and prints which.
     fn mend(&self, store: &dyn Store) {
         let Some(kept) = self.kept() else { return };
-        match kept.mend(store) {
-            Ok(mended) => {
-                for Mended { path, damaged } in mended {
-                    let path = path.display();
-                    say(&match damaged {
-                        Some(beside) => {
-                            format!(
-                                "the session file {path} was damaged, and is put back (it is {})",
-                                beside.display()
-                            )
-                        }
-                        None => format!("the session file {path} was gone, and is put back"),
-                    });
-                }
-            }
-            Err(e) => say(&format!("session files could not be checked: {e}")),
+        let mended = kept.mend(store).unwrap_or_else(|e| {
+            say(&format!("session files could not be checked: {e}"));
+            Vec::new()
+        });
+        for Mended { path, damaged } in mended {
+            let (was, beside) = match damaged {
+                Some(beside) => ("damaged", format!(" (it is {})", beside.display())),
+                None => ("gone", String::new()),
+            };
+            say(&format!("the session file {} was {was}, and is put back{beside}", path.display()));
         }
     }
 
     /// Moves the session's files to where the program looks for them, if its run works in another directory than before.
     async fn go_along(&mut self, store: &dyn Store, actor: Actor) -> Result<(), store::Error> {
         let to = self.directory.to_string_lossy().into_owned();
-        let session = self.session.clone().filter(|known| !known.spoiled);
-        let (Some(session), Some(directory)) = (session, self.transcripts.clone()) else { return Ok(()) };
+        let both = self.known().cloned().zip(self.transcripts.clone());
+        let Some((session, directory)) = both else { return Ok(()) };
         let Some(from) = session.directory.as_deref().filter(|from| *from != to) else { return Ok(()) };
         let kept = Kept { run: self.run, session: session.id.clone(), directory };
         if let Err(e) = kept.go_along(store, actor, from, &to).await {
@@ -390,21 +349,14 @@ impl Conduct {
 
     /// Returns the id of the session to resume; `None` if no session has begun.
     fn goes_on(&self, called: bool) -> Option<String> {
-        let id = match (&self.session, &self.reading.names) {
-            (_, Names::Nothing) => return None,
-            (Some(known), _) if known.spoiled => return None,
-            (Some(known), _) => &known.id,
-            // A session that we choose is kept before an agent first starts.
-            (None, _) => return None,
-        };
+        // A session that we choose is kept before an agent first starts.
+        let id = &self.known().filter(|_| self.reading.names != Names::Nothing)?.id;
         // A session that the user named existed before: only a call shows that the prompt was read.
         if matches!(self.reading.names, Names::Resumed(_)) && !called {
             return None;
         }
         let begun = match &self.transcripts {
-            Some(directory) => super::transcript(directory, id)
-                .and_then(|path| std::fs::read(path).ok())
-                .is_some_and(|bytes| self.adapter.row().is_begun(&String::from_utf8_lossy(&bytes))),
+            Some(_) => self.transcript_text(id).is_some_and(|text| self.adapter.row().is_begun(&text)),
             // If the agent has printed its session id itself, the session has begun, wherever its calls went.
             None => called || self.adapter.patterns().session.is_some(),
         };
@@ -419,25 +371,21 @@ impl Conduct {
         actor: Actor,
         context: &Context,
     ) -> Result<Option<String>, store::Error> {
-        let id = match (&self.reading.names, &self.session) {
+        // Claude Code refuses to begin a session that has a file, even an empty one.
+        let is_taken =
+            |id: &str| self.transcripts.as_ref().is_some_and(|d| super::transcript(d, id).is_some());
+        let id = match (&self.reading.names, self.known()) {
             (Names::Session(id) | Names::Resumed(id), _) => id.clone(),
-            (Names::Ours, Some(known)) if !known.spoiled && !self.is_taken(&known.id) => {
-                return Ok(Some(known.id.clone()));
-            }
+            (Names::Ours, Some(known)) if !is_taken(&known.id) => return Ok(Some(known.id.clone())),
             (Names::Ours, _) => session::uuid(random(context.entropy.as_ref())),
             (Names::Theirs | Names::Nothing, _) => return Ok(None),
         };
-        if !self.session.as_ref().is_some_and(|known| known.id == id && !known.spoiled) {
+        if self.known().is_none_or(|known| known.id != id) {
             let directory = Some(self.directory.to_string_lossy().into_owned());
             let new = Session { id: id.clone(), spoiled: false, directory };
             store.ask(session::keep(actor, self.key.clone(), &new), Durability::Synced).await?;
         }
         Ok(Some(id))
-    }
-
-    /// Returns whether a session has a file: Claude Code then refuses to begin it, even if the file is empty.
-    fn is_taken(&self, id: &str) -> bool {
-        self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
     }
 
     /// Makes the directory in which the run keeps the agent's session. `None` if the agent's program keeps its sessions
@@ -469,50 +417,52 @@ impl Conduct {
         installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
     }
 
-    /// Leaves a note for an agent that died before it had kept its session, with a tool in flight. Without
-    /// it, the new session's model would replay the recorded answer and run the tool again. An agent without
-    /// a session to lose had finished, so what is in flight is another agent's.
-    async fn tell_anew(
-        &mut self,
+    /// Puts a recorder before the agent's MCP servers, and returns the values by which it is told. Keeps with the run, for
+    /// people, which servers are recorded. Without access to the store a recorder could not start.
+    async fn servers(
+        &self,
         store: &dyn Store,
         actor: Actor,
-        (before, kept): (&Attempt, Option<&KeptCalls>),
-        strays: &[Left],
-        env: &mut BTreeMap<OsString, OsString>,
-    ) -> Result<(), store::Error> {
-        let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
-            return Ok(());
+        knows_store: bool,
+        context: &Context,
+    ) -> Result<Vec<String>, store::Error> {
+        if !self.records_servers {
+            return Ok(Vec::new());
+        }
+        let Ok(program) = crate::program() else { return Ok(Vec::new()) };
+        let machine = Path::new("/etc");
+        let place = servers::StartContext {
+            around: &context.around,
+            directory: &self.directory,
+            machine,
+            program: &program,
         };
-        let of = SearchScope { kept, ..self.searched(before.no, lost) };
-        let told = truth::settle(store, actor, &of, strays).await?;
-        if told.is_empty() {
-            return Ok(());
+        let mut found = self.adapter.servers(&self.line, place);
+        if !knows_store {
+            found = found.confined();
         }
-        let has_hooks = self.with.settings.is_some();
-        let takes_note = has_hooks || self.adapter.takes_note_anew(&self.line);
-        let about = if takes_note { in_flight(told.len()) } else { untold(told.len()) };
-        say(&format!("{} had kept no session{about}", self.adapter.name()));
-        let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
-        self.leave_note_anew(&note::words_anew(&how, &told), env);
-        Ok(())
-    }
-
-    /// Leaves a note for a session that is begun anew: by a hook or else with the prompt, if the agent takes one.
-    fn leave_note_anew(&mut self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
-        if self.with.settings.is_some() {
-            self.leave_note(note, env);
-        } else if self.adapter.takes_note_anew(&self.line) {
-            self.with.note = Some(note.to_owned());
+        let handed = match found.handed {
+            Handed::Nothing => Vec::new(),
+            Handed::Words(words) => words,
+            Handed::File(config) => {
+                let path = self.files.join("mcp.json");
+                let written = self
+                    .run_files
+                    .make()
+                    .and_then(|()| disk::write(&self.files, &path, config.to_string().as_bytes()));
+                if let Err(e) = written {
+                    say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
+                    return Ok(Vec::new());
+                }
+                vec![path.to_string_lossy().into_owned()]
+            }
+        };
+        let before = servers::find(store, self.run, self.name.as_deref())?;
+        if before.unwrap_or_default() != found.told {
+            found.told.words().iter().for_each(|words| say(words));
+            store.ask(servers::keep(actor, self.name.as_deref(), &found.told), Durability::Synced).await?;
         }
-    }
-
-    /// Writes the note into a file for a session that does not begin with a prompt of ours.
-    fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
-        let path = self.files.join("note.txt");
-        match disk::write(&self.files, &path, note.as_bytes()) {
-            Ok(()) => drop(env.insert(hook::NOTE.into(), path.into_os_string())),
-            Err(e) => say(&format!("cannot leave the note {}: {e}", path.display())),
-        }
+        Ok(handed)
     }
 
     /// Records the outcome of the agent's tools after it has ended. Call it before the attempt is ended in the store.
@@ -568,87 +518,9 @@ impl Conduct {
     }
 }
 
-fn in_flight(calls: usize) -> String {
-    match calls {
-        0 => String::new(),
-        1 => ", and is told of 1 tool call that was in flight".into(),
-        n => format!(", and is told of {} that were in flight", render::amount::some(n as i64, "tool call")),
-    }
-}
-
-/// Returns words for tool calls that a model is not told of.
-fn untold(calls: usize) -> String {
-    match calls {
-        0 => String::new(),
-        n => format!(
-            "; its model cannot be told of {} that was in flight: tell it what `outlast show` says",
-            render::amount::some(n as i64, "tool call")
-        ),
-    }
-}
-
-fn is_call(entry: &Entry) -> bool {
-    entry.kind == Kind::Call && entry.state == State::Done
-}
-
-/// Returns whether a request is a turn of a conversation with tools.
-fn has_tools(request: &Value) -> bool {
-    request["tools"].as_array().is_some_and(|tools| !tools.is_empty())
-}
-
 /// Returns whether an attempt made any call, paid or replayed.
 fn metered(store: &dyn Store, run: RunNo, attempt: AttemptNo) -> Result<bool, store::Error> {
     Ok(truth::newest_entries(store, run)?
         .iter()
         .any(|e| e.kind == Kind::Call && (e.attempt == attempt || e.delivered_to == Some(attempt))))
-}
-
-impl Conduct {
-    /// Puts a recorder before the agent's MCP servers, and returns the values by which it is told. Keeps with the run, for
-    /// people, which servers are recorded. Without access to the store a recorder could not start.
-    pub(super) async fn servers(
-        &self,
-        store: &dyn Store,
-        actor: Actor,
-        knows_store: bool,
-        context: &Context,
-    ) -> Result<Vec<String>, store::Error> {
-        if !self.records_servers {
-            return Ok(Vec::new());
-        }
-        let Ok(program) = crate::program() else { return Ok(Vec::new()) };
-        let machine = Path::new("/etc");
-        let place = servers::StartContext {
-            around: &context.around,
-            directory: &self.directory,
-            machine,
-            program: &program,
-        };
-        let mut found = self.adapter.servers(&self.line, place);
-        if !knows_store {
-            found = found.confined();
-        }
-        let handed = match found.handed {
-            Handed::Nothing => Vec::new(),
-            Handed::Words(words) => words,
-            Handed::File(config) => {
-                let path = self.files.join("mcp.json");
-                let written = self
-                    .run_files
-                    .make()
-                    .and_then(|()| disk::write(&self.files, &path, config.to_string().as_bytes()));
-                if let Err(e) = written {
-                    say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
-                    return Ok(Vec::new());
-                }
-                vec![path.to_string_lossy().into_owned()]
-            }
-        };
-        let before = servers::find(store, self.run, self.name.as_deref())?;
-        if before.unwrap_or_default() != found.told {
-            found.told.words().iter().for_each(|words| say(words));
-            store.ask(servers::keep(actor, self.name.as_deref(), &found.told), Durability::Synced).await?;
-        }
-        Ok(handed)
-    }
 }

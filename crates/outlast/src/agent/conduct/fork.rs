@@ -1,31 +1,31 @@
 //! Session of a fork's agent: its own, made from its origin's as that was at the fork's point.
 
-use std::{collections::BTreeMap, ffi::OsString};
-
 use outlast_core::{
+    body,
     engine::Actor,
-    journal::Entry,
-    reads::called::called,
-    run::{NOBODYS, Origin, Record},
+    journal::{Entry, Kind, State},
+    run::{Origin, Record},
     store::{self, Ask as _, Durability, RunView, Store},
     words::{RunNo, Seq, clock::random},
 };
-use outlast_server::{api::read::exchange::Exchange, dialect::conversation::Turn};
 use serde_json::Value;
 
 use super::{
     super::{
-        Choice, Names, note,
+        Choice, Names,
         session::{self, Session},
+        truth,
     },
-    Conduct, LOOK_AT, has_tools, is_call,
+    Conduct,
 };
 use crate::{
     agent,
     program::{context::Context, say::say},
-    render::talk,
     settings::surroundings::Surroundings,
 };
+
+/// Number of newest calls in whose requests the session's model is searched.
+const LOOK_AT: usize = 8;
 
 /// Returns what becomes of the conversation of a run's agent in a fork of the run, in words; `None` for a run of no
 /// agent that is known.
@@ -105,47 +105,36 @@ impl Conduct {
         Ok(inherited)
     }
 
-    /// Returns words for the point at which a fork leaves its origin.
-    pub(super) fn point(&self, store: &dyn Store, origin: Origin) -> Result<String, store::Error> {
-        let run = store.run(origin.run)?.map_or_else(|| format!("#{}", origin.run), |view| called(&view));
-        Ok(format!("the run {run}, as of its entry {}", origin.seq))
-    }
-
-    /// Gives the model of a fork, whose session is new, the conversation up to the fork's point, read off the requests that
-    /// are shared. `session`: the session that the agent had there.
-    pub(super) fn tell_conversation(
-        &mut self,
+    /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
+    /// take another one. `fork`: what a fork without calls of its own shares.
+    pub(super) fn model(
+        &self,
         store: &dyn Store,
-        origin: Origin,
+        fork: Option<Origin>,
         session: &str,
-        env: &mut BTreeMap<OsString, OsString>,
-    ) -> Result<(), store::Error> {
-        let (name, seq) = (self.adapter.name().to_owned(), origin.seq);
-        let of = self.searched(NOBODYS, session);
-        let mut turns = Vec::new();
-        for call in shared(store, self.run, origin)? {
-            let exchange = Exchange::read(store, call)?;
-            let is_its = |body: &Value| of.session.is_none_or(|id| body.to_string().contains(id));
-            if exchange.body().is_some_and(|body| is_its(&body) && (turns.is_empty() || has_tools(&body))) {
-                let whole: Vec<Turn> = exchange.turns().into_iter().chain(exchange.answered()).collect();
-                if whole.len() > turns.len() {
-                    turns = whole;
-                }
+    ) -> Result<Option<String>, store::Error> {
+        let newest = match fork {
+            Some(origin) => shared(store, self.run, origin)?,
+            None => truth::newest_entries(store, self.run)?
+                .into_iter()
+                .rev()
+                .filter(is_call)
+                .take(LOOK_AT)
+                .collect(),
+        };
+        for call in newest {
+            let Some(body) = body::stored(store, self.run, call.seq)? else { continue };
+            let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let is_its = request["metadata"]["user_id"].as_str().is_some_and(|id| id.contains(session));
+            // Titles and the like are asked without tools.
+            if is_its
+                && has_tools(&request)
+                && let Some(model) = self.adapter.model(&self.line, &request)
+            {
+                return Ok(Some(model));
             }
         }
-        let has_hooks = self.with.settings.is_some();
-        if turns.is_empty() || !has_hooks && !self.adapter.takes_note_anew(&self.line) {
-            say(&format!(
-                "{name} begins a new session, without the conversation up to entry {seq} of its origin"
-            ));
-            return Ok(());
-        }
-        say(&format!(
-            "{name} begins a new session, and is told the conversation up to entry {seq} of its origin"
-        ));
-        let told: Vec<String> = turns.iter().flat_map(talk::lines).collect();
-        self.leave_note_anew(&note::words_of_new_fork(&self.point(store, origin)?, &told.join("\n")), env);
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -153,4 +142,13 @@ impl Conduct {
 pub(super) fn shared(store: &dyn Store, run: RunNo, origin: Origin) -> Result<Vec<Entry>, store::Error> {
     let entries = (1..=origin.seq.0).rev().map(|seq| store.entry(run, Seq(seq)));
     entries.filter_map(Result::transpose).filter(|e| e.as_ref().map_or(true, is_call)).take(LOOK_AT).collect()
+}
+
+fn is_call(entry: &Entry) -> bool {
+    entry.kind == Kind::Call && entry.state == State::Done
+}
+
+/// Returns whether a request is a turn of a conversation with tools.
+pub(super) fn has_tools(request: &Value) -> bool {
+    request["tools"].as_array().is_some_and(|tools| !tools.is_empty())
 }
