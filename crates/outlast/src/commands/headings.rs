@@ -3,35 +3,17 @@
 
 use clap::{Arg, ArgAction, Command};
 
-/// Each heading with its commands, in the order in which they are shown.
-pub const HEADINGS: [(&str, &[&str]); 9] = [
-    ("Run", &["run", "resume", "attach", "stop", "move", "wake", "cancel", "agent", "mcp", "serve"]),
-    ("Look", &["ui", "watch", "ls", "show", "logs", "journal", "digest"]),
-    ("Money", &["budget", "budgets", "spend", "prices"]),
-    ("Decide", &["approvals", "approve", "resolve"]),
-    ("Jobs", &["jobs", "inspect", "retry", "export", "import"]),
-    ("State", &["state", "snapshot", "fork"]),
-    ("Files", &["files", "undo"]),
-    ("Loops", &["ctx", "shell-init"]),
-    (
-        "Upkeep",
-        &[
-            "init",
-            "doctor",
-            "trust",
-            "notify",
-            "service",
-            "rm",
-            "gc",
-            "verify",
-            "repair",
-            "migrate",
-            "completions",
-            "mock",
-            "crashtest",
-            "help",
-        ],
-    ),
+/// Each heading with the first command that stands below it. The commands' order is that of `Command`.
+pub const HEADINGS: [(&str, &str); 9] = [
+    ("Run", "run"),
+    ("Look", "ui"),
+    ("Money", "budget"),
+    ("Decide", "approvals"),
+    ("Jobs", "jobs"),
+    ("State", "state"),
+    ("Files", "files"),
+    ("Loops", "ctx"),
+    ("Upkeep", "init"),
 ];
 
 /// Width of the column of command names, in characters: the descriptions begin behind it.
@@ -40,14 +22,17 @@ const INDENT: usize = 15;
 /// Returns the definition with its commands listed below headings. clap has headings for flags only.
 pub fn with_headings(command: Command) -> Command {
     let mut listed = String::new();
-    for (heading, names) in HEADINGS {
-        listed.push_str(&format!("\n{heading}:\n"));
-        for name in names {
-            let about = command.find_subcommand(name).and_then(|c| c.get_about()).map(ToString::to_string);
-            let about = about.unwrap_or_else(|| "Print this page, or the help of a command".into());
-            listed.push_str(&format!("  {name:<width$}{about}\n", width = INDENT - 2));
+    let mut list = |name: &str, about: &str| {
+        if let Some((heading, _)) = HEADINGS.iter().find(|(_, first)| *first == name) {
+            listed.push_str(&format!("\n{heading}:\n"));
         }
+        listed.push_str(&format!("  {name:<width$}{about}\n", width = INDENT - 2));
+    };
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        list(command.get_name(), &about);
     }
+    list("help", "Print this page, or the help of a command");
     listed.push_str("\nGlobal options:\n");
     for arg in command.get_arguments() {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();

@@ -70,14 +70,11 @@ fn every_mock_line_is_documented() {
 
 #[test]
 fn every_command_stands_below_one_heading() {
-    let listed = outlast::commands::headings::HEADINGS.iter().flat_map(|(_, names)| names.iter().copied());
-    let mut listed: Vec<&str> = listed.filter(|name| *name != "help").collect();
+    let firsts = outlast::commands::headings::HEADINGS.map(|(_, first)| first);
     let command = outlast::commands::command();
-    let seen = command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name());
-    let mut all: Vec<&str> = seen.collect();
-    listed.sort_unstable();
-    all.sort_unstable();
-    assert_eq!(listed, all);
+    let mut listed = command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name());
+    assert_eq!(listed.next(), Some(firsts[0]), "no command stands above all headings");
+    assert!(firsts[1..].iter().all(|first| listed.any(|name| name == *first)), "in the commands' order");
 }
 
 #[test]

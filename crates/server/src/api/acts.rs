@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::{InName, Raise, Tell, Word},
+    engine::{InName, Raise, Verb},
     envelope::{Limits, PerUnit, Unit, budget::Name},
     reads::{
         forks::{Point, id_of, prepare},
         items::{self, Again},
     },
     store::{Ask as _, Durability, RunView, Store},
-    words::{AttemptNo, RunId, Seq},
+    words::{AttemptNo, RunId, RunNo, Seq},
 };
 use outlast_view::{Fork, Time};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -21,12 +21,17 @@ use super::request::{self, Answered, ApiRequest};
 use crate::state::Error;
 
 /// Act on `T`, as the request's body describes it, in the name of who acts. Answers with what became of it.
-type Act<T, B> = fn(&dyn Store, &str, &T, B) -> Result<Value, Error>;
+pub(super) trait Act<T, B>:
+    FnOnce(&dyn Store, &str, &T, B) -> Result<Value, Error> + Send + 'static
+{
+}
+
+impl<T, B, F: FnOnce(&dyn Store, &str, &T, B) -> Result<Value, Error> + Send + 'static> Act<T, B> for F {}
 
 /// Carries out an act on the run that the path names.
 pub(super) async fn on_run<B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
-    act: Act<RunView, B>,
+    act: impl Act<RunView, B>,
 ) -> Answered {
     let view = asked.run().await?;
     carry_out(asked, view, act).await
@@ -35,7 +40,7 @@ pub(super) async fn on_run<B: DeserializeOwned + Send + 'static>(
 /// Carries out an act on the named budget that the path names.
 pub(super) async fn on_budget<B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
-    act: Act<Name, B>,
+    act: impl Act<Name, B>,
 ) -> Answered {
     let name = Name::new(asked.name()).map_err(|e| Error::BadRequest(e.to_string()))?;
     carry_out(asked, name, act).await
@@ -44,7 +49,7 @@ pub(super) async fn on_budget<B: DeserializeOwned + Send + 'static>(
 async fn carry_out<T: Send + 'static, B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
     on: T,
-    act: Act<T, B>,
+    act: impl Act<T, B>,
 ) -> Answered {
     let (by, body) = (asked.actor(), asked.json()?);
     let told = asked.read(move |store| Ok(act(store, &by, &on, body))).await??;
@@ -58,19 +63,12 @@ async fn carry_out<T: Send + 'static, B: DeserializeOwned + Send + 'static>(
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
 
-/// Asks the run's driver to stop it.
-pub(super) fn stop(store: &dyn Store, by: &str, view: &RunView, _: Nothing) -> Result<Value, Error> {
-    tell(store, by, view, Word::Stop)
-}
-
-/// Wakes a run that sleeps or waits.
-pub(super) fn wake(store: &dyn Store, by: &str, view: &RunView, _: Nothing) -> Result<Value, Error> {
-    tell(store, by, view, Word::Wake)
-}
-
-fn tell(store: &dyn Store, by: &str, view: &RunView, word: Word) -> Result<Value, Error> {
-    store.ask(InName::of(by, Tell { run: view.run.no, word }), Durability::Synced).wait()?;
-    status(store, view)
+/// Returns the act that gives a run the order `verb`, which needs no words. Answers with the run's status.
+pub(super) fn order<V: Verb + 'static>(verb: fn(RunNo) -> V) -> impl Act<RunView, Nothing> {
+    move |store: &dyn Store, by: &str, view: &RunView, _: Nothing| {
+        store.ask(InName::of(by, verb(view.run.no)), Durability::Synced).wait()?;
+        status(store, view)
+    }
 }
 
 fn status(store: &dyn Store, view: &RunView) -> Result<Value, Error> {

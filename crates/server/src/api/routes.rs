@@ -6,6 +6,7 @@
 use std::{future::Future, pin::Pin};
 
 use http::{Method, Uri, request::Parts};
+use outlast_core::engine::{Tell, Word};
 
 use super::{
     acts, approvals,
@@ -121,8 +122,8 @@ pub static FLEET: Face = Face {
 
 pub static ACTS: Face = Face {
     routes: routes! {
-        POST "/v1/runs/{id}/stop" Person [] acts::on_run(acts::stop);
-        POST "/v1/runs/{id}/wake" Person [] acts::on_run(acts::wake);
+        POST "/v1/runs/{id}/stop" Person [] acts::on_run(acts::order(|run| Tell { run, word: Word::Stop }));
+        POST "/v1/runs/{id}/wake" Person [] acts::on_run(acts::order(|run| Tell { run, word: Word::Wake }));
         POST "/v1/runs/{id}/budget" Person [] acts::on_run(acts::budget);
         POST "/v1/runs/{id}/retry" Person [] acts::on_run(acts::retry);
         POST "/v1/runs/{id}/fork" Person [] acts::on_run(acts::fork);
