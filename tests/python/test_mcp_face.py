@@ -283,6 +283,21 @@ def test_an_agent_of_a_run_gets_its_answers_again_after_a_kill(home, tmp_path):
     assert "OPENAI_API_KEY" not in log.read_text()
 
 
+# Bug: an MCP server that the run's proxy had started was ended by SIGTERM whenever an attempt ended. Consequence: what it held
+# in memory was lost, and a call of another client of it failed. Cause: the supervisor took it for a process that the agent
+# had left.
+def test_a_server_at_the_proxy_is_not_ended_with_an_attempt(home):
+    log = home / "child.log"
+    code = f"import runpy, signal, sys; signal.signal(15, lambda *_: open({str(home / 'ended')!r}, 'w') and sys.exit(1)); "
+    code += f"sys.argv = ['server', {str(log)!r}]; runpy.run_path({str(CHILD)!r}, run_name='__main__')"
+    face = Face(home, f"[mcp.child]\ncommand = {json.dumps([sys.executable, '-c', code])}")
+    (home / "agent.py").write_text(AGENT)
+    command = [outlast_program(), "--store", face.store, "run", "--run", "r", "--", sys.executable, home / "agent.py"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert log.exists() and not (home / "ended").exists()
+
+
 def test_a_directorys_settings_name_no_server(home, tmp_path):
     face = Face(home, "")
     directory = home / "checkout"

@@ -5,13 +5,16 @@
 use std::{
     collections::BTreeSet,
     io,
-    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus},
+    os::fd::OwnedFd,
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::reap::awaited;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::{proc_table, reap::awaited};
 
 /// Pids of helpers that are not reaped, so that none of them can be another process's.
 static HELPERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -48,6 +51,17 @@ impl Helper {
     /// Takes the pipe from its standard output, if the command has one.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
+    }
+
+    /// Takes the pipe from its standard error, if the command has one.
+    pub fn stderr(&mut self) -> Option<ChildStderr> {
+        self.0.stderr.take()
+    }
+
+    /// Returns a descriptor of the process, which is readable once the process has ended.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let pid = proc_table::raw(self.0.id()).ok_or_else(|| io::Error::other("it has no id"))?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
     }
 
     /// Waits for its end. Kills it, and returns `None`, if it does not end in time.

@@ -5,16 +5,16 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, BufRead as _, BufReader, Read, Write},
     os::fd::OwnedFd,
-    process::{Child, ChildStdout, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc as channel},
+    process::{ChildStdout, Command, Stdio},
+    sync::mpsc as channel,
     thread,
     time::{Duration, Instant},
 };
 
-use outlast_process::wait;
+use outlast_process::{helper::Helper, wait};
 use rustix::{
     event::{PollFd, PollFlags},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Signal, pidfd_send_signal},
 };
 
 use crate::{program::error::CliError, settings::no_proxy};
@@ -25,9 +25,12 @@ const MAX_LINE: u64 = 256 << 20;
 /// Time that a server has to end by itself after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// MCP server that runs as a process started by this one.
+/// MCP server that runs as a process started by this one, which may be a supervisor: an attempt's end leaves it alone.
 pub struct Process {
-    child: Arc<Mutex<Child>>,
+    /// Descriptor of the process, by which it is killed.
+    process: OwnedFd,
+    /// Thread that reads what the server says, and waits for its end.
+    reader: thread::JoinHandle<()>,
     stdin: Writer,
 }
 
@@ -51,14 +54,14 @@ impl Process {
         }
         let straight = no_proxy::list(|name| known.get(OsStr::new(name)).cloned(), |_| true);
         command.envs(no_proxy::NAMES.map(|name| (name, straight.clone())));
-        let mut child =
-            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
-                CliError::usage(
-                    format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                    Some("give its command behind --: outlast mcp -- CMD"),
-                )
-            })?;
-        if let Some(stderr) = child.stderr.take() {
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Helper::start(&mut command).map_err(|e| {
+            CliError::usage(
+                format!("the server {} cannot be started: {e}", program.to_string_lossy()),
+                Some("give its command behind --: outlast mcp -- CMD"),
+            )
+        })?;
+        if let Some(stderr) = child.stderr() {
             let server = program.to_string_lossy().into_owned();
             thread::spawn(move || {
                 read_lines(BufReader::new(stderr), |line| {
@@ -67,18 +70,21 @@ impl Process {
                 });
             });
         }
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(pipe)) = (child.stdin(), child.stdout()) else {
             return Err(io::Error::other("the server has no pipes").into());
         };
-        let process = descriptor(&child)?;
-        let child = Arc::new(Mutex::new(child));
-        let waited = child.clone();
-        thread::spawn(move || {
-            read_lines(BufReader::new(Output { pipe: stdout, process, ended: false }), each);
+        let process = child.descriptor()?;
+        let output = Output { pipe, process: process.try_clone()?, ended: false };
+        let reader = thread::spawn(move || {
+            read_lines(BufReader::new(output), each);
             // All that it said is heard, so nothing of it comes after its end.
-            ended(end(&waited));
+            ended(match child.ends_within(GRACE) {
+                Ok(Some(status)) => status.to_string(),
+                Ok(None) => format!("killed: {} s after its output it still ran", GRACE.as_secs()),
+                Err(e) => e.to_string(),
+            });
         });
-        Ok(Process { child, stdin: Writer::start(stdin) })
+        Ok(Process { process, reader, stdin: Writer::start(stdin) })
     }
 
     pub fn send(&self, line: Vec<u8>) {
@@ -88,14 +94,19 @@ impl Process {
     /// Closes the server's input, and ends it if it does not end by itself. Waits for that.
     pub fn close(self) {
         self.stdin.finish();
-        end(&self.child);
+        give_grace(&self.reader);
+        // One that has ended by itself is not there to be killed.
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+        let _ = self.reader.join();
     }
 }
 
-/// Returns a descriptor that is readable once the process has ended.
-fn descriptor(child: &Child) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    Ok(pidfd_open(pid.ok_or_else(|| io::Error::other("it has no id"))?, PidfdFlags::empty())?)
+/// Waits until a thread has ended, or [`GRACE`] is over.
+fn give_grace(thread: &thread::JoinHandle<()>) {
+    let until = Instant::now() + GRACE;
+    while !thread.is_finished() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Output of a process, which ends with the process: a process of its own that outlives it may keep the pipe open.
@@ -124,24 +135,6 @@ impl Read for Output {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
             read => read,
         }
-    }
-}
-
-/// Waits until a server has ended, and returns how. One that still runs after [`GRACE`] is killed.
-fn end(child: &Mutex<Child>) -> String {
-    let until = Instant::now() + GRACE;
-    loop {
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-        match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
-            Ok(None) if Instant::now() < until => {}
-            _ => {
-                let _ = child.kill();
-                return child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-            }
-        }
-        drop(child);
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -194,15 +187,14 @@ impl Writer {
     /// Writes the queued lines, and closes the pipe. Gives up on a reader that reads nothing.
     pub fn finish(self) {
         drop(self.lines);
-        let until = Instant::now() + GRACE;
-        while !self.thread.is_finished() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+        give_grace(&self.thread);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Pid;
+
     use super::*;
 
     /// Bug: a server whose process had ended was waited for. Consequence: its calls hung for ever. Cause: its end was the
