@@ -4,9 +4,9 @@
 //! completed; the last one, `big`, has so many entries as BIG says. `benches/growth.py` then times what people type.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::{collections::VecDeque, env, path::Path, sync::Arc};
+use std::{collections::VecDeque, env, sync::Arc};
 
-use outlast::program::host::{OsEntropy, SystemClock};
+use outlast_bench::{begin_step, driver, open_at, register, result, start};
 use outlast_core::{
     engine::{
         actor::Actor,
@@ -14,31 +14,19 @@ use outlast_core::{
             admit::{Admission, Admit},
             settle::{Bill, Close, Settle},
         },
-        op::{Op, Outcome},
-        run::{
-            claim::{Claim, Claimed},
-            process::Register,
-            start::Start,
-            tell::{Tell, Word},
-        },
-        step::{BeginStep, Record, Step},
+        op::Op,
+        run::tell::{Tell, Word},
     },
     envelope::unit::Unit,
     journal::{iteration_scope, payload::Payload},
     price::Bound,
-    run::instance::Identity,
-    store::{
-        Ask as _,
-        Durability::{Committed, Synced},
-        Store, Ticket,
-    },
+    store::{Ask as _, Durability::Committed, Store, Ticket},
     words::{
         digest::{Digest, MatchKey},
-        id::{AttemptNo, InstanceNo, RunId, Slot},
+        id::{AttemptNo, InstanceNo, Slot},
         usage::{ServiceTier, Usage},
     },
 };
-use outlast_store::{Durability, Options, STORE_WAIT, open};
 
 /// Entries whose ends are waited for together.
 const GROUP: usize = 512;
@@ -62,39 +50,23 @@ struct Filler {
 }
 
 impl Filler {
-    fn new(path: &Path) -> Filler {
-        let options = Options {
-            durability: Durability::Full,
-            clock: Arc::new(SystemClock::new()),
-            entropy: Arc::new(OsEntropy),
-            create: true,
-            store_wait: STORE_WAIT,
-        };
-        let store = open(&path.to_string_lossy(), options).unwrap();
-        let instance = store.run_verb(Register { identity: Identity::default() }, Synced).unwrap();
+    fn new(place: &str) -> Filler {
+        let store = open_at(place);
+        let instance = register(store.as_ref());
         Filler { store, instance, ends: VecDeque::new() }
     }
 
     fn run(&mut self, name: &str, number: usize, entries: usize) {
-        let mut start = Start::new(RunId::new(&format!("run-{name}")).unwrap());
+        let mut start = start(&format!("run-{name}"));
         start.limits[Unit::CostNanoUsd] = Some(1_000_000_000_000);
         start.spec.name = Some(name.to_owned());
         start.spec.tags = [("team".to_owned(), format!("team-{}", number % 7))].into();
-        let run = self.store.run_verb(start, Committed).unwrap().run;
-        let claim = Claim {
-            run,
-            slot: Slot::DRIVER,
-            instance: self.instance,
-            label: None,
-            fresh: false,
-            restart: false,
-        };
-        let Claimed::Attempt { attempt, .. } = self.store.run_verb(claim, Committed).unwrap() else {
-            unreachable!()
-        };
-        let actor = Actor { run, attempt, instance: self.instance };
+        let actor = driver(self.store.as_ref(), start, self.instance);
         for n in 0..entries {
-            let op = if n % 5 == 0 { self.call(actor, number, n) } else { self.step(actor, n) };
+            let op = match n % 5 {
+                0 => self.call(actor, number, n),
+                _ => result(begin_step(self.store.as_ref(), actor, n), &[42; 100]).into(),
+            };
             self.ends.push_back(self.store.submit(op, Committed));
             while self.ends.len() >= GROUP {
                 self.ends.pop_front().unwrap().wait().unwrap();
@@ -103,27 +75,7 @@ impl Filler {
         self.ends.drain(..).for_each(|end| {
             end.wait().unwrap();
         });
-        self.store.run_verb(Tell { run, word: Word::Complete }, Committed).unwrap();
-    }
-
-    /// Begins a step. Returns its recording.
-    fn step(&self, actor: Actor, n: usize) -> Op {
-        let begin = BeginStep {
-            actor,
-            slot: Slot::DRIVER,
-            scope: iteration_scope(1),
-            key: format!("step {n}"),
-            within: None,
-            retries: false,
-            at_most_once: false,
-        };
-        let outcome = match self.store.ahead(Op::from(begin)) {
-            Ok(outcome) => outcome,
-            Err(op) => self.store.submit_here(op, Committed).wait(),
-        };
-        let Outcome::Begun(Step::Run { opening, .. }) = outcome.unwrap() else { unreachable!() };
-        let value = Payload::encode(&[42; 100]);
-        Record { opening, value, failed: false, again: false, changes: Vec::new() }.into()
+        self.store.run_verb(Tell { run: actor.run, word: Word::Complete }, Committed).unwrap();
     }
 
     /// Admits a call. Returns its settlement.
@@ -182,7 +134,7 @@ impl Filler {
 fn main() {
     let words: Vec<String> = env::args().skip(1).collect();
     let number = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
-    let mut filler = Filler::new(Path::new(&words[0]));
+    let mut filler = Filler::new(&words[0]);
     let (entries, runs) = (number(1), number(2));
     for n in 0..runs {
         filler.run(&format!("night {n}"), n, entries / runs);

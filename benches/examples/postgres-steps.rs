@@ -7,26 +7,11 @@
 
 use std::{env, sync::Arc, time::Instant};
 
+use outlast_bench::{begin_step, driver, open_at, register, result, start};
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        op::Outcome,
-        run::{
-            claim::{Claim, Claimed},
-            process::Register,
-            start::Start,
-        },
-        step::{BeginStep, Record, Step},
-    },
-    journal::{iteration_scope, payload::Payload},
-    run::instance::Identity,
+    engine::actor::Actor,
     store::{Ask as _, Durability::Synced, Store},
-    words::{
-        clock::{ManualClock, SeededEntropy},
-        id::{InstanceNo, Micros, RunId, RunNo, Slot},
-    },
 };
-use outlast_store::{Durability, Options, STORE_WAIT, open};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls, Statement, types::Type};
 
@@ -37,48 +22,22 @@ fn value(n: usize) -> String {
 
 struct Steps {
     store: Arc<dyn Store>,
-    instance: InstanceNo,
-    run: RunNo,
-    claimed: Claimed,
+    actor: Actor,
     n: usize,
 }
 
 impl Steps {
     fn new(url: &str) -> Steps {
-        let options = Options {
-            durability: Durability::Full,
-            clock: Arc::new(ManualClock::new(Micros(0))),
-            entropy: Arc::new(SeededEntropy::new(7)),
-            create: true,
-            store_wait: STORE_WAIT,
-        };
-        let store = open(url, options).unwrap();
-        let instance = store.run_verb(Register { identity: Identity::default() }, Synced).unwrap();
-        let id = RunId::new(&format!("steps-{}", std::process::id())).unwrap();
-        let run = store.run_verb(Start::new(id), Synced).unwrap().run;
-        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
-        let claimed = store.run_verb(claim, Synced).unwrap();
-        Steps { store, instance, run, claimed, n: 0 }
+        let store = open_at(url);
+        let start = start(&format!("steps-{}", std::process::id()));
+        let actor = driver(store.as_ref(), start, register(store.as_ref()));
+        Steps { store, actor, n: 0 }
     }
 
     fn step(&mut self) {
-        let Claimed::Attempt { slot, attempt, iteration, .. } = self.claimed else { panic!("not claimed") };
         self.n += 1;
-        let step = BeginStep {
-            actor: Actor { run: self.run, attempt, instance: self.instance },
-            slot,
-            scope: iteration_scope(iteration),
-            key: format!("step {}", self.n),
-            within: None,
-            retries: false,
-            at_most_once: false,
-        };
-        let submit = |op| self.store.submit_here(op, Synced).wait();
-        let begun = self.store.ahead(step.into()).unwrap_or_else(submit).unwrap();
-        let Outcome::Begun(Step::Run { opening, .. }) = begun else { panic!("{begun:?}") };
-        let value = Payload::encode(value(self.n).as_bytes());
-        let record = Record { opening, value, failed: false, again: false, changes: Vec::new() };
-        submit(record.into()).unwrap();
+        let opening = begin_step(self.store.as_ref(), self.actor, self.n);
+        self.store.run_verb(result(opening, value(self.n).as_bytes()), Synced).unwrap();
     }
 }
 

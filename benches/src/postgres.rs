@@ -14,7 +14,7 @@ use crate::{
     report::{bar, row, section},
     servers::{self, Server},
     stats::verdict,
-    steps, store,
+    steps,
 };
 
 /// Steps of the run that is resumed.
@@ -94,7 +94,7 @@ pub fn measure(dir: &Path, seconds: u64) {
         return println!("pgbench is missing: PostgreSQL's rows are missing");
     };
     row("one-row INSERT, COMMIT: pgbench, one connection", &format!("{bare:.0}/s  mean {latency}"), "");
-    let opened = store::open_at(&database.create("steps"));
+    let opened = outlast_bench::open_at(&database.create("steps"));
     let one = steps::rate(opened.as_ref(), 1, seconds);
     row(
         "durable steps/s, one run",

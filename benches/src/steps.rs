@@ -5,18 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outlast_bench::{begin_step, driver, register, result, start};
 use outlast_core::{
-    engine::{
-        actor::Actor,
-        op::{Op, Outcome},
-        step::{BeginStep, Record, Step},
-    },
-    journal::{Opening, iteration_scope, payload::Payload},
+    engine::{actor::Actor, op::Op},
     store::{Ask as _, Durability, Store},
-    words::id::{RunNo, Seq, Slot},
+    words::id::{RunNo, Seq},
 };
 
-use crate::store::{driver, register};
+/// Result of each step.
+const VALUE: [u8; 100] = [42; 100];
 
 /// Number of steps that are read at once where a run is resumed, as the Python package does.
 const PAGE: usize = 4096;
@@ -25,7 +22,7 @@ const PAGE: usize = 4096;
 pub fn rate(store: &dyn Store, runs: usize, seconds: u64) -> f64 {
     let instance = register(store);
     let actors: Vec<Actor> =
-        (0..runs).map(|i| driver(store, &format!("steps-{runs}-{i}"), instance)).collect();
+        (0..runs).map(|i| driver(store, start(&format!("steps-{runs}-{i}")), instance)).collect();
     let began = Instant::now();
     let steps: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = actors
@@ -34,8 +31,8 @@ pub fn rate(store: &dyn Store, runs: usize, seconds: u64) -> f64 {
                 scope.spawn(move || {
                     let mut steps = 0;
                     while began.elapsed() < Duration::from_secs(seconds) {
-                        let opening = open(store, begin(*actor, steps));
-                        store.run_verb(result(opening), Durability::Synced).expect("recorded");
+                        let recording = result(begin_step(store, *actor, steps), &VALUE);
+                        store.run_verb(recording, Durability::Synced).expect("recorded");
                         steps += 1;
                     }
                     steps
@@ -49,11 +46,11 @@ pub fn rate(store: &dyn Store, runs: usize, seconds: u64) -> f64 {
 
 /// Records a run of so many steps, in groups. Returns the time in which all of them are read when it is resumed.
 pub fn resume(store: &dyn Store, steps: usize) -> Duration {
-    let actor = driver(store, "resumed", register(store));
+    let actor = driver(store, start("resumed"), register(store));
     let mut tickets = VecDeque::new();
     for n in 0..steps {
-        let opening = open(store, begin(actor, n));
-        tickets.push_back(store.submit(Op::from(result(opening)), Durability::Committed));
+        let recording = result(begin_step(store, actor, n), &VALUE);
+        tickets.push_back(store.submit(Op::from(recording), Durability::Committed));
         if tickets.len() >= 512
             && let Some(first) = tickets.pop_front()
         {
@@ -74,34 +71,5 @@ fn read(store: &dyn Store, run: RunNo) -> usize {
         let page = store.steps(run, after, PAGE).expect("read");
         let Some((last, _)) = page.last() else { return all };
         (after, all) = (last.seq, all + page.len());
-    }
-}
-
-fn begin(actor: Actor, n: usize) -> BeginStep {
-    BeginStep {
-        actor,
-        slot: Slot::DRIVER,
-        scope: iteration_scope(1),
-        key: format!("step {n}"),
-        within: None,
-        retries: false,
-        at_most_once: false,
-    }
-}
-
-fn result(opening: Opening) -> Record {
-    let value = Payload::encode(&[42; 100]);
-    Record { opening, value, failed: false, again: false, changes: Vec::new() }
-}
-
-/// Begins the step, ahead of its commit where the store can.
-fn open(store: &dyn Store, begin: BeginStep) -> Opening {
-    let outcome = match store.ahead(Op::from(begin)) {
-        Ok(outcome) => outcome,
-        Err(op) => store.submit_here(op, Durability::Committed).wait(),
-    };
-    match outcome.expect("begun") {
-        Outcome::Begun(Step::Run { opening, .. }) => opening,
-        other => panic!("{other:?}"),
     }
 }

@@ -7,21 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outlast::program::host::{OsEntropy, SystemClock};
+use outlast_bench::{driver, open_at, register, start};
 use outlast_core::{
     engine::{
         actor::Actor,
         checkpoint::{Checkpoint, Name},
         run::{
-            claim::{Claim, Claimed},
-            process::Register,
-            start::Start,
+            claim::Claim,
             tell::{Tell, Word},
         },
     },
     envelope::unit::Unit,
     journal::payload::Payload,
-    run::instance::Identity,
     store::{Ask as _, Durability, Store},
     words::id::{InstanceNo, RunId, Slot},
 };
@@ -34,35 +31,6 @@ use crate::{
 
 fn open(path: &Path) -> Arc<dyn Store> {
     open_at(&path.to_string_lossy())
-}
-
-/// Opens the store at `place`, a path or a URL.
-pub fn open_at(place: &str) -> Arc<dyn Store> {
-    let options = outlast_store::Options {
-        durability: outlast_store::Durability::Full,
-        clock: Arc::new(SystemClock::new()),
-        entropy: Arc::new(OsEntropy),
-        create: true,
-        store_wait: outlast_store::STORE_WAIT,
-    };
-    outlast_store::open(place, options).expect("the store opens")
-}
-
-pub fn register(store: &dyn Store) -> InstanceNo {
-    store.ask(Register { identity: Identity::default() }, Durability::Synced).wait().expect("registered")
-}
-
-fn start(id: &str) -> Start {
-    Start::new(RunId::new(id).expect("an id"))
-}
-
-pub fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
-    let run = store.ask(start(id), Durability::Synced).wait().expect("started").run;
-    let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
-    match store.ask(claim, Durability::Synced).wait().expect("claimed") {
-        Claimed::Attempt { attempt, .. } => Actor { run, attempt, instance },
-        Claimed::Refused(r) => panic!("{}", r.message()),
-    }
 }
 
 /// Commits one synced operation: an entry, its 100-byte payload, the run's row.
@@ -80,7 +48,7 @@ fn hammer(
     tag: &str,
 ) -> (f64, Samples) {
     let drivers: Vec<Actor> =
-        (0..runs).map(|i| driver(store.as_ref(), &format!("{tag}-{i}"), instance)).collect();
+        (0..runs).map(|i| driver(store.as_ref(), start(&format!("{tag}-{i}")), instance)).collect();
     let actors: Vec<Actor> = (0..callers).map(|i| drivers[i % runs]).collect();
     let began = Instant::now();
     let until = began + Duration::from_secs(seconds);
@@ -181,7 +149,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
 pub fn second_writer(path: &Path, seconds: u64) {
     let store = open(path);
     let instance = register(store.as_ref());
-    let actor = driver(store.as_ref(), "second", instance);
+    let actor = driver(store.as_ref(), start("second"), instance);
     let value = Payload::encode(&[1; 100]);
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut samples = Samples::default();
@@ -210,7 +178,7 @@ fn opening(dir: &Path) {
     for t in tickets {
         t.wait().expect("started");
     }
-    let actor = driver(store.as_ref(), "run-50000", instance);
+    let actor = driver(store.as_ref(), start("run-50000"), instance);
     commit(store.as_ref(), actor, &Payload::encode(b"x"));
     drop(store);
     let mut open_ms = Samples::default();
