@@ -9,6 +9,7 @@ use outlast_core::{
         audit::{Gone, Sums},
     },
     journal::{Counts, Role},
+    run::{Own, Run},
     words::EnvelopeNo,
 };
 
@@ -17,7 +18,7 @@ use crate::files;
 
 /// Check the store, or a JSONL file, for damage
 ///
-/// The database's own check, every stored value against its checksum, and the sums of every budget and job against
+/// The database's own check, every stored value against its checksum, and the sums of each budget, run and job against
 /// their entries. Damage is told and never covered up: exit code 1.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -53,21 +54,19 @@ pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Res
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
         count += 1;
-        entries(store, &view, &mut sums, &mut damage)?;
+        let own = entries(store, &view, &mut sums, &mut damage)?;
         let (wrong, mended) = counts(store, &view, args.repair)?;
-        if mended {
-            repaired.extend(wrong)
-        } else {
-            damage.extend(wrong)
-        }
-        seen.push((view.run.no, view.run.envelope()));
+        let told = if mended { &mut repaired } else { &mut damage };
+        told.extend(wrong);
+        seen.push((view.run.no, view.run.own, own));
     }
     let mut gone = Gone::default();
-    for (run, envelope) in seen {
+    for (run, before, own) in seen {
         // The run is read after all entries. A run that is gone by now is found by the gap it leaves.
         let Some(view) = store.run(run)? else { continue };
         let child_gone = gone.child_of(&view.run);
-        damage.extend(budget(&view, &sums.remove(&envelope).unwrap_or_default(), child_gone));
+        damage.extend(budget(&view, &sums.remove(&view.run.envelope()).unwrap_or_default(), child_gone));
+        damage.extend(own_sums(&view.run, before, own));
     }
     // Budgets that changed meanwhile are skipped: they may be ahead of the entries that were read.
     for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
@@ -123,29 +122,27 @@ fn print(
     for line in damage {
         page.line(&format!("damaged: {line}"))?;
     }
-    if damage.is_empty() {
-        page.line(&format!("{place}: {what}, no damage"))?;
-    } else {
-        page.line(&format!("{place}: {what}, {}", some(damage.len() as i64, "fault")))?;
-    }
+    let found = if damage.is_empty() { "no damage".into() } else { some(damage.len() as i64, "fault") };
+    page.line(&format!("{place}: {what}, {found}"))?;
     Ok(code)
 }
 
-/// Adds up a run's entries by envelope, and checks every payload that is stored for them.
+/// Adds up a run's entries by envelope, and checks every payload that is stored for them. Returns the sums of the run's own.
 fn entries(
     store: &dyn Store,
     view: &RunView,
     sums: &mut BTreeMap<EnvelopeNo, Sums>,
     damage: &mut Vec<String>,
-) -> Result<(), CliError> {
-    let (run, mut after, mut end) = (&view.run, Seq(0), view.run.next_seq);
+) -> Result<Own, CliError> {
+    let (run, mut after, mut end, mut own) = (&view.run, Seq(0), view.run.next_seq, Own::default());
     damage.extend(value(store, run.no, Seq(0), Role::Stdin)?.map(|what| format!("run {}: {what}", run.id)));
     loop {
         let page = store.entries(run.no, after, PAGE)?;
-        let Some(last) = page.last() else { return Ok(()) };
+        let Some(last) = page.last() else { return Ok(own) };
         after = last.seq;
         let whole = page.len() == PAGE;
         for e in page {
+            own.replace(&Own::default(), &Own::of(&e));
             if e.seq >= end {
                 // A run at work goes on while its entries are read.
                 end = store.run(run.no)?.map_or(end, |view| view.run.next_seq);
@@ -159,7 +156,7 @@ fn entries(
             damage.extend(values(store, run.no, &e)?.map(|what| format!("run {}: {what}", run.id)));
         }
         if !whole {
-            return Ok(());
+            return Ok(own);
         }
     }
 }
@@ -172,12 +169,7 @@ fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, Cl
         Kind::Iteration => &[Role::Stdin],
         _ => &[Role::Value],
     };
-    for role in roles {
-        if let Some(what) = value(store, run, e.seq, *role)? {
-            return Ok(Some(what));
-        }
-    }
-    Ok(None)
+    roles.iter().find_map(|role| value(store, run, e.seq, *role).transpose()).transpose()
 }
 
 /// Describes a value that does not match its checksum. Entry 0 stands for the run itself.
@@ -208,6 +200,13 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
             .ask(Recount { run: view.run.no, seen: view.run.next_seq, counts }, Durability::Synced)
             .wait()?;
     Ok((Some(format!("job {} counts {:?}, and its items are {counts:?}", view.run.id, job.counts)), mended))
+}
+
+/// Checks the sums in a run's row against those of its entries. `before`: the row's, when the entries were not read yet; a
+/// run that has changed them since is not judged.
+fn own_sums(run: &Run, before: Own, sums: Own) -> Option<String> {
+    let differ = before == run.own && sums != before;
+    differ.then(|| format!("run {}: its row counts {before:?}, and its calls add up to {sums:?}", run.id))
 }
 
 /// Checks a run's budget against its entries and those of its children.
@@ -255,5 +254,23 @@ mod tests {
         store.tamper(|tables| tables.runs.get_mut(&run).unwrap().next_seq = seq);
         entries(&store, &before, &mut sums, &mut damage).unwrap();
         assert_eq!(damage, [format!("run r1: entry {seq} is beyond its journal's end")]);
+    }
+
+    #[test]
+    fn a_runs_own_sums_that_are_not_those_of_its_calls_are_damage() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))));
+        let run = store.run_verb(Start::new(RunId::new("r1").unwrap()), Durability::Synced).unwrap().run;
+        let told = |had: Own| {
+            store.tamper(|tables| tables.runs.get_mut(&run).unwrap().own = had);
+            let (view, mut damage) = (store.run(run).unwrap().unwrap(), Vec::new());
+            let sums = entries(&store, &view, &mut BTreeMap::new(), &mut damage).unwrap();
+            // As a run at work leaves it, which has changed its sums since.
+            let later = Own { calls: had.calls + 1, ..had };
+            assert_eq!((own_sums(&view.run, later, sums), damage), (None, Vec::new()));
+            own_sums(&view.run, had, sums)
+        };
+        assert_eq!(told(Own::default()), None);
+        let wrong = told(Own { cost_nano_usd: 7, ..Own::default() }).unwrap();
+        assert!(wrong.starts_with("run r1: its row counts Own { cost_nano_usd: 7,"), "{wrong}");
     }
 }
