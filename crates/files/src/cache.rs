@@ -61,7 +61,7 @@ pub(crate) struct Name {
     pub check: Check,
 }
 
-/// What tells whether a name is still what it was.
+/// Facts by which a name is known to be what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// The entry cannot change but together with its directory.
@@ -94,12 +94,13 @@ impl Directory {
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(crate) root: Option<Arc<Directory>>,
-    /// That snapshot. It is not written with the rest.
+    /// The last snapshot. It is not written with the rest.
     pub(crate) last: Option<(Id, Snapshot)>,
     /// Epoch of the objects in which they had all of the cache; `None`: not known.
     pub(crate) whole_in: Option<u64>,
-    /// What a process would have to read that has the cache as it was written last, of all that it reads without any.
+    /// Cost of reading what has changed since the cache was last written.
     pub(crate) unsaved: u64,
+    /// Cost of reading everything.
     pub(crate) all: u64,
 }
 

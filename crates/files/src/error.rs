@@ -16,7 +16,7 @@ pub enum Error {
     /// The place that machines share failed.
     #[error(transparent)]
     Shared(#[from] store::Error),
-    /// What stands in the store is not what Outlast wrote.
+    /// Content of the store that is not what Outlast wrote.
     #[error("{what} is damaged")]
     Corrupt { what: String },
     #[error("object {0} is not in the store of files")]

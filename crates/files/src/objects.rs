@@ -50,7 +50,7 @@ impl Drop for Held {
     }
 }
 
-/// What `gc` did.
+/// Result of `gc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     pub packs: usize,

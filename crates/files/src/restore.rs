@@ -36,7 +36,7 @@ use crate::{
     tree::Node,
 };
 
-/// What is to be restored.
+/// Restoration that is wanted.
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     pub root: &'a Path,
@@ -53,7 +53,7 @@ pub struct Wish<'a> {
     pub head_may_differ: bool,
 }
 
-/// What a restoration did.
+/// Result of a restoration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// Snapshot of what was there before: restoring it takes the restoration back.

@@ -1,4 +1,4 @@
-//! Which names of a tree are kept.
+//! Rules that tell which names of a tree are kept.
 
 use std::{
     ffi::OsStr,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Id, error::Error, git::Repository};
 
-/// What one name of a directory is.
+/// File, link or directory that a name of a directory stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// Content in parts of [`PART`](crate::take::PART) bytes. `mode`: the permission bits.
@@ -34,7 +34,7 @@ pub enum Node {
 pub enum Passed {
     /// `.gitignore` names it.
     Ignored = 0,
-    /// It is on the list of secrets, or on the user's own.
+    /// The name is on the list of secrets, or on the user's own list.
     Excluded = 1,
     /// A repository's own files.
     Repository = 2,

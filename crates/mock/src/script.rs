@@ -41,7 +41,7 @@ pub(super) struct Script {
     pub fault: Option<Fault>,
 }
 
-/// What one turn of the assistant does.
+/// Tool call of a turn of the assistant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Call(ToolCall),

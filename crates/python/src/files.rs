@@ -18,8 +18,8 @@ use outlast_core::{
 
 use crate::shared::Core;
 
-/// Which files of a directory are kept: whether those that `.gitignore` names, patterns of those that are not, and the most
-/// bytes of all.
+/// Rules for the files of a directory that are kept: whether those that `.gitignore` names, patterns of those that are
+/// not, and the most bytes of all.
 pub type FileRules = (bool, Vec<String>, Option<u64>);
 
 /// Begins to keep files with an attempt: those of `directory`, else those that the run has kept before, or that its

@@ -65,7 +65,7 @@ pub struct Node {
     instance: AtomicI64,
     registering: tokio::sync::Mutex<()>,
     membership: Mutex<Membership>,
-    /// What this process's connections receive, in the name of its instance.
+    /// Answers that this process's connections receive, in the name of its instance.
     receiving: Mutex<Vec<Receiving>>,
     /// Notified when the store has recorded a heartbeat of this process.
     renewed: Notify,

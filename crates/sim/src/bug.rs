@@ -26,7 +26,7 @@ pub enum Bug {
     LeftUnnoticed,
     /// A server tells no other who receives an answer.
     TakerUntold,
-    /// What a server was sending is free for others once it goes on as another instance.
+    /// An answer that a server was sending is free for others once the server goes on as another instance.
     Disinherited,
     /// A server does not tell that a client has left without its answer.
     GiveBackUntold,

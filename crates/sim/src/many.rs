@@ -103,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One seed in so many plays the smaller scenes, too: they have less that can go wrong.
+/// Number of seeds of which one plays the smaller scenes, too: they have less that can go wrong.
 const SMALLER_EVERY: u64 = 3;
 
 /// Plays the scenes of a seed to their ends, or to the first broken invariant. `bug` plants a known defect, in the scene

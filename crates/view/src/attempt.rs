@@ -21,7 +21,7 @@ shape! {
         wall_ms: i64 = up_ms;
         active_ms: i64 = a.active_ms;
         died: bool = a.died();
-        /// How it ended, in words; `open` while it goes on.
+        /// End of the attempt, in words; `open` while it goes on.
         how: String = a.exit.as_ref().map_or_else(|| "open".to_owned(), |exit| end_words(exit, loss));
         exit: Option<Exit> = a.exit.as_ref().map(Exit::new);
         /// Recorded answers that it left untaken.
@@ -33,7 +33,7 @@ shape! {
 }
 
 shape! {
-    /// What was seen of an attempt's end.
+    /// Facts that were seen of an attempt's end.
     pub Exit(e: &attempt::Exit) {
         code: Option<i32> = e.code;
         signal: Option<i32> = e.signal;
@@ -57,7 +57,7 @@ shape! {
     /// Span of time in which a run waited.
     pub Wait(wait: &waits::Wait) {
         kind: &'static str = wait.for_what.name();
-        /// What it waited for, in words.
+        /// Cause of the wait, in words.
         whom: &'static str = wait.for_what.words();
         /// Newest reason of the wait.
         why: String = wait.why.clone();

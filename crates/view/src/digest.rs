@@ -7,7 +7,7 @@ use crate::{
     money::{Billed, InDoubt, Listed, Rebought, WithChildren},
 };
 
-/// What happened to all runs in a span of time.
+/// Digest of all runs in a span of time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Digest {
     pub since: Time,
@@ -21,7 +21,7 @@ pub struct Digest {
     pub unpaid_calls: i64,
     #[serde(flatten)]
     pub cost: DigestCost,
-    /// What removed runs have cost on the whole days that this time touches, which is in no sum here; null if nothing.
+    /// Costs of removed runs on the whole days that this time touches, which is in no sum here; null if nothing.
     pub removed: Option<DigestRemoved>,
     pub outages: Vec<DigestOutage>,
     /// Approvals that wait for a person.
@@ -51,7 +51,7 @@ pub struct DigestOutage {
 pub enum Standing {
     /// A person is asked for something.
     Asks,
-    /// It stands still until somebody does something.
+    /// The run stands still until somebody does something.
     Stands,
     GoesOn,
     Ended,
@@ -95,11 +95,11 @@ pub struct DigestRun {
     /// Commands to type.
     pub commands: Vec<String>,
     pub link: Option<String>,
-    /// How each attempt ended that died in this time, oldest first.
+    /// Ends of the attempts that died in this time, in words, oldest first.
     pub how_it_died: Vec<String>,
     /// Spans in which it waited for a usage limit or a budget.
     pub waits: Vec<Wait>,
-    /// What it cost in this time.
+    /// Cost of the run in this time.
     pub in_this_time: DigestCost,
     /// End of its newest life, of a run that is over or stands still.
     pub still_since: Option<Time>,

@@ -118,7 +118,7 @@ shape! {
         #[serde(rename = "try")] try_no: i64 = item.try_no;
         deaths: i64 = item.deaths;
         reason: Option<String> = item.reason.clone();
-        /// Who reset it, so that it ran again.
+        /// Name of who reset the item, so that it ran again.
         reset_by: Option<String> = item.reset_by.clone();
     }
 }
@@ -154,7 +154,7 @@ shape! {
         approve: bool = d.approve;
         reason: Option<String> = d.reason.clone();
         by: String = d.by.clone();
-        /// Who decided, and through what; `None` if it was not recorded.
+        /// Name of who decided, and through what; `None` if it was not recorded.
         way: Option<String> = d.way.clone();
         at: Time = Time(d.at);
     }

@@ -33,7 +33,7 @@ shape! {
         /// Time until which it sleeps.
         wake_at: Option<Time> = run.wake_at.map(Time);
         halt_code: Option<String> = run.halt.as_ref().map(|halt| halt.code.clone());
-        /// Why it is halted, waits, failed or was left.
+        /// Reason for which it is halted, waits, failed or was left.
         why: Option<String> = run.why();
         stop_requested: bool = run.stop_requested;
         attempt_count: i64 = run.next_attempt.0 - 1;

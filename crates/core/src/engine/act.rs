@@ -15,7 +15,7 @@ use crate::{
 /// A verb with the name of who ordered it. The answer is the verb's own.
 #[derive(Clone, Debug)]
 pub struct InName<V> {
-    /// Who acts, and through what: the command line, the API or the page. For the format see
+    /// Name of who acts, and through what: the command line, the API or the page. For the format see
     /// [`ActDetail::by`].
     pub by: String,
     pub verb: V,

@@ -46,7 +46,7 @@ pub struct Delivery {
     pub digests: Digests,
 }
 
-/// How far the daily digests to an endpoint have come.
+/// Progress of the daily digests to an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Digests {

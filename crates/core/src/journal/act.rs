@@ -14,7 +14,7 @@ const MOST: usize = 200;
 /// Details of an act.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActDetail {
-    /// Who acted, and through what: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
+    /// Name of who acted, and through what: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
     pub by: String,
     /// Details of the order beyond its name: a reason, a change of limits, the id of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]

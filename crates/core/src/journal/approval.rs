@@ -74,7 +74,7 @@ pub struct Decision {
     pub reason: Option<String>,
     /// Name of the person, as given with the decision.
     pub by: String,
-    /// Who decided, and through what, in the format of [`super::act::ActDetail::by`]; `None` if it was not
+    /// Name of who decided, and through what, in the format of [`super::act::ActDetail::by`]; `None` if it was not
     /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<String>,

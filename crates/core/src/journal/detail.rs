@@ -188,7 +188,7 @@ pub struct StepDetail {
     pub answers: i64,
     /// Part of `answers` that the attempt running the step has not taken yet.
     pub untaken: i64,
-    /// Who gave which order, in the entry of an act.
+    /// Order that was given, and by whom, in the entry of an act.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub act: Option<ActDetail>,
 }
@@ -263,7 +263,7 @@ pub struct ItemDetail {
     /// Reason why the item was skipped or is dead; `None` in any other standing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who made the item run again, with this entry: see [`crate::journal::act::ActDetail::by`].
+    /// Name of who made the item run again, with this entry: see [`crate::journal::act::ActDetail::by`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_by: Option<String>,
     /// Charges of the item's earlier entries.

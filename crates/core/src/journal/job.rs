@@ -124,7 +124,7 @@ pub enum OnChange {
 pub enum ItemClaim {
     /// The item is claimed: run it.
     Run(ItemRun),
-    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or has `Failed` since this start of the job.
+    /// Nothing is to be run: the item is `Done`, `Skipped` or `Dead`, or has `Failed` since this start of the job.
     Ended { seq: Seq, standing: Standing },
     /// A live worker has claimed the item.
     Held { seq: Seq },

@@ -68,10 +68,10 @@ fn first_since(store: &dyn Store, run: &Run, since: Option<Micros>) -> Result<Se
 }
 
 named! {
-    /// What an attempt was lost with, when nobody saw it end.
+    /// Machine or process with which an attempt was lost whose end nobody saw.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Loss {
-        /// Its machine was started anew.
+        /// The machine was started anew.
         Machine "its machine was rebooted",
         Supervisor "lost with its supervisor",
         /// A loop script's shell.

@@ -144,7 +144,7 @@ pub fn spend(
     Ok(Spend { groups, names, total })
 }
 
-/// What a run that is gone has cost. Earlier versions kept the lines alone.
+/// Costs of a run that is gone. Earlier versions kept the lines alone.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Kept {

@@ -9,7 +9,7 @@ use crate::{
 };
 
 named! {
-    /// What a run waits for.
+    /// Cause of a run's waiting.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum For {
         /// A provider that answers no call.

@@ -54,7 +54,7 @@ pub enum Table {
     Plans,
     /// Shares of upstreams' limits over the servers of a store, by upstream.
     Shares,
-    /// What forgotten runs had cost, by their numbers.
+    /// Costs of forgotten runs, by their numbers.
     Spend,
     /// Bundles that were imported, by their digests.
     Bundles,

@@ -77,7 +77,7 @@ Examples:
 Exit codes: 0 no findings, 1 findings, 2 it could not be tested.";
 
 named! {
-    /// What dies.
+    /// Processes that die at once.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Kind {

@@ -33,7 +33,8 @@ pub struct Defaults {
     word: String,
     /// Values in the form in which they are typed, by the flag's id.
     texts: BTreeMap<String, Vec<String>>,
-    /// Why the directory's file does not count, where the user does not trust it and the command goes on without it.
+    /// Reason for which the directory's file does not count, where the user does not trust it and the command goes on
+    /// without it.
     pub ignored: Option<Error>,
 }
 

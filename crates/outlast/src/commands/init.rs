@@ -30,7 +30,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Find {
     kind: Kind,
-    /// What it was known by.
+    /// File or text by which it was known.
     by: String,
     command: String,
     /// Whether its project names a library that asks models.

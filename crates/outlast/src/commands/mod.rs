@@ -220,7 +220,7 @@ pub enum Needs<'a> {
     Record(&'a str),
 }
 
-/// What a command works on and prints on, in the name of `by`.
+/// Store that a command works on and page that it prints on, in the name of `by`.
 pub struct Desk<'a, 'p> {
     pub store: &'a dyn Store,
     pub by: &'a str,

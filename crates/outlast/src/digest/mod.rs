@@ -79,7 +79,7 @@ impl Ground {
     }
 }
 
-/// What the events and calls of a span of time tell of one run.
+/// Facts about one run, from the events and calls of a span of time.
 #[derive(Default)]
 struct Facts {
     /// Attempts that died.

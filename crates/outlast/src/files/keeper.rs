@@ -62,7 +62,7 @@ pub struct Target {
     pub is_elsewhere: bool,
 }
 
-/// What a snapshot is taken at: a moment, with its call, or with the key of its step or item.
+/// Occasion of a snapshot: a moment, with its call, or with the key of its step or item.
 #[derive(Clone, Debug)]
 pub struct Occasion {
     pub moment: Moment,
@@ -81,7 +81,7 @@ pub struct Taker {
     answered: Arc<AtomicI64>,
     files: Files,
     store: Arc<dyn Store>,
-    /// Who writes the entries, in which slot of the run.
+    /// Writer of the entries, and the slot of the run in which it writes.
     actor: Option<(Actor, Slot)>,
     /// Newest snapshot, the object of its tree, and whether it is what an attempt that died left.
     last: Option<(Id, Id, bool)>,

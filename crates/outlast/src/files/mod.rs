@@ -316,7 +316,7 @@ fn now_us() -> i64 {
     since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// What is to be restored, in a person's words.
+/// Restoration that a person asks for, with the paths as they were typed.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     pub to: Id,

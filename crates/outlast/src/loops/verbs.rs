@@ -50,7 +50,7 @@ const LOOP: &str = "loop";
 /// Time that a child has to end by itself. Its shell waits meanwhile.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Loop of a supervised run that has its context, and the shell that bound it.
+/// Loop to which a supervised run's context belongs, and the shell that bound it there.
 #[derive(Serialize, Deserialize)]
 struct Bound {
     name: String,

@@ -32,7 +32,7 @@ pub const PATIENCE_MS: u64 = 45_000;
 /// Time between two progress notices to a client that waits for a person's decision, in milliseconds.
 pub const PROGRESS_MS: u64 = 5_000;
 
-/// Why a call that is marked as sent was not: its client gave it up between the mark and the sending.
+/// Reason for which a call that is marked as sent was not sent: its client gave it up between the mark and the sending.
 const WITHDRAWN: &str = "its client cancelled it";
 
 #[derive(Default)]

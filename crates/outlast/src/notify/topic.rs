@@ -26,7 +26,7 @@ named! {
         OutageEnded "outage_ended",
         Death "death",
         Diverged "diverged",
-        /// What happened since the last digest. No event has this topic: the time of day does.
+        /// Digest of what happened since the last one. No event has this topic: the time of day does.
         Digest "digest",
     }
 }

@@ -30,7 +30,7 @@ const HEAD: u64 = 4096;
 /// Environment variables that git is given.
 const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CONFIG_HOME", "LANG"];
 
-/// What is checked out in a directory.
+/// Branch or commit that is checked out in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
     /// Name of the branch; the beginning of the commit's id where no branch is.

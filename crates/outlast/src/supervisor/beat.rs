@@ -202,7 +202,7 @@ impl CutOff {
         self.renewed(renewed_at_ms);
     }
 
-    /// Tells how the attempt's processes are found.
+    /// Notes the tree by which the attempt's processes are found. Errors: `/proc` cannot be read.
     pub fn find_by(&self, hold: &Hold) -> std::io::Result<()> {
         if let Some(open) = self.attempt().as_mut() {
             open.tree = Some(hold.tree(Marker::new([]))?);

@@ -55,7 +55,7 @@ pub enum Shape {
     Ours,
     /// `{"code", "message"}`. The hint is part of the message, because RiskKernel's SDK shows nothing else.
     RiskKernel,
-    /// Ours and RiskKernel's in one body.
+    /// Both of these in one body.
     Both,
 }
 

@@ -1,4 +1,4 @@
-//! Who may use a route.
+//! Callers that may use a route.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,7 @@ use crate::{
     },
 };
 
-/// Who may use a route. What is told of a caller that may not is an error of `shown::api`, unless something else stands
-/// here.
+/// Callers that may use a route. A caller that may not is told an error of `shown::api`, unless another one stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Anybody,

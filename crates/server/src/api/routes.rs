@@ -39,7 +39,7 @@ pub struct Face {
     pub shape: Shape,
     /// Prefix of paths that belong to these routes, whether a row has them or not, and who is told that none does.
     roots: &'static [&'static str],
-    /// Who is told that a path below `roots` has no row.
+    /// Callers that are told that a path below `roots` has no row.
     who: Who,
     /// Whether unknown query parameters are ignored, as RiskKernel does. Elsewhere they are refused, so that a mistyped
     /// one is not ignored.
@@ -228,7 +228,7 @@ pub(crate) struct Found<'a> {
     pub(super) route: Result<(&'static Route, Vec<&'a str>), Missing>,
 }
 
-/// Why a path of ours has no route for a request.
+/// Reason for which a path of ours has no route for a request.
 #[derive(Clone, Copy)]
 pub(super) enum Missing {
     /// The path is below a face's roots.

@@ -161,7 +161,7 @@ fn carry_out(store: &dyn Store, by: String, op: Op) -> Result<Outcome, Error> {
             let (told, _) = budgets::set(store, *set, Some(&by))?;
             return Ok(Outcome::BudgetSet(BudgetSet { applied: true, ..told }));
         }
-        // The state is here: the other machine named the point that it found.
+        // Prepared here, where the state is: the other machine has only named the point of the fork.
         Op::Fork(fork) => {
             let point = Point::Found(fork.origin.seq, fork.origin.at);
             if fork.origin.seq < Seq(0) {

@@ -59,7 +59,7 @@ pub struct ProviderRow {
     pub limit_type: &'static str,
     /// Tells a refusal of a key, or the end of a quota, that its status alone does not tell.
     pub refused_key: fn(u16, &[u8]) -> Option<Cause>,
-    /// How logins of this provider's subscriptions are read; `None`: it has none.
+    /// Readers of logins of this provider's subscriptions; `None`: it has none.
     pub plan: Option<PlanRow>,
 }
 

@@ -37,13 +37,13 @@ use crate::{
 /// with a less helpful error.
 pub const MAX_REPLY: usize = 4 << 20;
 
-/// Who may call the service.
+/// Callers that may call the service.
 pub enum Admission {
     /// Everybody who reaches the listener, which has to be on loopback: the caller of [`serve`] ensures it.
     Everybody,
-    /// Who shows one of these tokens.
+    /// Callers that show one of these tokens.
     ApiToken(ApiTokens),
-    /// Whom the function lets in.
+    /// Callers that the function lets in.
     By(Box<LetsIn>),
 }
 

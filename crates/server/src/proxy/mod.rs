@@ -26,7 +26,7 @@ pub(crate) mod shares;
 pub(crate) mod stamp;
 pub(crate) mod upstream;
 
-/// Waits for a future; never returns for `None`.
+/// Waits for a future; without one, waits for ever.
 async fn or_never<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

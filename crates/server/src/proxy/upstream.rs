@@ -116,7 +116,7 @@ pub enum SendFailed {
     /// The request could not be built, because it has no key or no valid URL.
     #[error("{0}")]
     Unsendable(String),
-    /// There was no connection, so no byte was sent.
+    /// No connection was made, so no byte was sent.
     #[error("{0}")]
     Unreachable(String, Cause),
     /// The connection failed after bytes were sent, so the upstream may have seen the request.

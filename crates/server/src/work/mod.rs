@@ -54,7 +54,7 @@ impl Hand {
     }
 }
 
-/// How a program leaves its attempt.
+/// Manner in which a program leaves its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {

@@ -41,7 +41,7 @@ const MOST_BYTES: usize = 16 << 10;
 pub enum AtOnce {
     /// A row is not as it was remembered, or the clock is elsewhere. Nothing was written.
     Stale,
-    /// It was begun on a server's connection that holds another session's token. Nothing was written.
+    /// The transaction was begun on a server's connection that holds another session's token. Nothing was written.
     Elsewhere,
     Failed(Failed),
 }

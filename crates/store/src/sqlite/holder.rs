@@ -1,4 +1,4 @@
-//! Which process keeps this one from writing: it holds the write lock of the store's log.
+//! Finder of the process that keeps this one from writing: it holds the write lock of the store's log.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 

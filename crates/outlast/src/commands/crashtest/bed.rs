@@ -43,7 +43,7 @@ const RUN: &str = "crashtest";
 /// Key that processes get where their recording had one.
 const KEY: &str = "sk-crashtest";
 
-/// One death is brought, and its next life has to end well.
+/// Option that allows one restart: one death is brought, and the next life has to end well.
 const RESTARTS: &str = "--restarts=1";
 
 /// Most bytes of what a run printed that an error shows.
@@ -63,7 +63,7 @@ pub struct End {
     pub code: Option<i32>,
     /// Standard output of all lives.
     pub stdout: Vec<u8>,
-    /// What Outlast said, and the command on its standard error.
+    /// Messages of Outlast, and standard error of the command.
     pub stderr: String,
 }
 

@@ -79,7 +79,7 @@ struct Test<'a> {
     clean: Clean,
 }
 
-/// What the clean run left, besides its tree.
+/// Output and effects of the clean run, besides its tree.
 #[derive(Default)]
 struct Clean {
     stdout: Vec<u8>,

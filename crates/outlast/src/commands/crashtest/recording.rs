@@ -20,7 +20,7 @@ pub struct Recording {
     /// Providers of whose keys the run had one, by their names.
     pub keys: Vec<String>,
     pub calls: Vec<Call>,
-    /// What is not compared of requests.
+    /// Parts of requests that are not compared.
     #[serde(skip)]
     rules: Rules,
 }

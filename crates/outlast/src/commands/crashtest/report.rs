@@ -20,7 +20,7 @@ pub struct Report {
     pub deaths: Vec<Tried>,
     /// Findings of the clean runs, before anything was killed.
     pub clean: Vec<Finding>,
-    /// What limits the report.
+    /// Remarks on what the report does not cover.
     pub notes: Vec<String>,
     pub bare: Option<Bare>,
     /// Words of the command line, as a shell reads them, without deaths.
@@ -53,7 +53,7 @@ pub struct Tried {
 /// Fault that a death brought to light.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What is wrong, the same for all deaths that bring the same fault to light: a path, for example.
+    /// Name of the fault, the same for all deaths that bring the same fault to light: a path, for example.
     #[serde(skip)]
     pub fault: String,
     pub what: String,

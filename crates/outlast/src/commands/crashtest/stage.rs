@@ -31,7 +31,7 @@ pub struct Stage {
     scene: Mutex<Scene>,
 }
 
-/// What has happened since the last fresh copy.
+/// Events since the last fresh copy.
 #[derive(Debug, Default)]
 pub struct Scene {
     /// Process at the top of the lives: `outlast run`, or a bare command.

@@ -112,7 +112,7 @@ struct Story {
     unmetered: Option<String>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool_line::ToolLine>,
-    /// What the run changed in its files; `None` if none are kept, or nothing was changed.
+    /// Changes of the run in its files, in words; `None` if none are kept, or nothing was changed.
     files: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
     still_since: Option<Micros>,

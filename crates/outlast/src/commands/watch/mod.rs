@@ -244,7 +244,7 @@ pub struct Watched {
     pub plans: Vec<Shown>,
     /// Newest entries, oldest first, without Outlast's own bookkeeping except files that were changed.
     pub entries: Vec<Entry>,
-    /// What the newest of them are about, by their numbers.
+    /// Lines that say what the newest entries are about, by the entries' numbers.
     pub gists: BTreeMap<Seq, String>,
 }
 

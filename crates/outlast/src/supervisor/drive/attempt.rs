@@ -70,7 +70,7 @@ pub struct Outcome {
     pub oom: bool,
 }
 
-/// What tells one attempt that [`Driver::watch`] watches from others.
+/// Attempt that [`Driver::watch`] watches, with what tells it from others.
 pub struct Watch<'a> {
     pub attempt: AttemptNo,
     pub hold: &'a Hold,

@@ -165,7 +165,7 @@ impl Reading {
         let room = (self.limit - given.len()).div_ceil(2).max(1);
         for entry in store.entries(run, self.cursor.seen, room)? {
             if entry.state == State::Open && self.cursor.open.len() >= MOST_OPEN {
-                // It is looked at again when others have closed.
+                // The cursor stays before this entry, which is read again once others have closed.
                 return Ok(());
             }
             // One move of the cursor gives both, so that no reader has the half of it.
@@ -424,7 +424,7 @@ impl Progress {
 }
 
 shape! {
-    /// How far a run under way is.
+    /// Progress of a run under way.
     RunProgress(view: &RunView; let run = &view.run) {
         entries: i64 = run.next_seq.0 - 1;
         /// Number of entries that are closed.

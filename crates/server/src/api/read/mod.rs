@@ -10,7 +10,7 @@ pub mod gist;
 pub(super) mod runs;
 pub(super) mod stream;
 
-/// What each restart of a run bought again.
+/// Calls that each restart of a run bought again.
 pub mod resume_tax {
     pub use crate::proxy::resume_tax::{Restarts, Resumption, Tax, find};
 }

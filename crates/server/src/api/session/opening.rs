@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// What a client may not spend unless it says so: dollars of a run without a budget.
+/// Unit that a client may not spend unless it names a limit: dollars, in a run without a budget.
 const DEFAULT: Unit = Unit::CostNanoUsd;
 
 /// Longest name of a client's program, in characters.

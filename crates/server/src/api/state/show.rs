@@ -136,7 +136,7 @@ pub fn namespace(namespace: &Namespace) -> Value {
 }
 
 shape! {
-    /// How many versions of each key a namespace keeps: a number, or `all`.
+    /// Number of versions of each key that a namespace keeps, or `all`.
     pub Kept(name: &str, keep: Retention, removed: Option<i64>) {
         namespace: String = name.to_owned();
         keep: Value = match keep {

@@ -13,7 +13,7 @@ use crate::dialect::{
 pub(super) struct Parser {
     request: Request,
     model: Option<String>,
-    /// There if the request has something to answer: an input, an earlier answer, a template.
+    /// Present if the request has something to answer: an input, an earlier answer, a template.
     input: Option<()>,
     /// Number of bytes of the request that the model reads each time it runs, images excluded.
     bytes: u64,

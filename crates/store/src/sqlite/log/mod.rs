@@ -424,7 +424,7 @@ impl OnDisk<'_> {
         if end <= *self.size {
             return 0;
         }
-        // Another process may have extended it. Bytes behind the log's end belong to nobody.
+        // Another process may have extended the file. Bytes behind the log's end belong to nobody.
         let Ok(found) = self.file.metadata() else { return 0 };
         *self.size = found.len();
         if end <= *self.size {
