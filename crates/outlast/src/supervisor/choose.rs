@@ -271,12 +271,9 @@ fn create(
         None => RunId::generate(store.now()?, random(context.entropy.as_ref())),
     };
     let mut chosen = args.limits.choose();
-    if begun_with.login.is_some() && chosen.by_default.take().is_some() {
-        // A list price that nobody bills is not to stop the run.
-        chosen.limits[Unit::CostNanoUsd] = None;
-    }
-    if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
-        // The parent's limit applies.
+    // A list price that nobody bills is not to stop the run; below a parent, the parent's limit applies.
+    let is_limited_elsewhere = begun_with.login.is_some() || begun_with.parent.is_some();
+    if is_limited_elsewhere && chosen.by_default.take().is_some() {
         chosen.limits[Unit::CostNanoUsd] = None;
     }
     let named = args.named_policy.as_deref();
@@ -293,31 +290,14 @@ fn create(
         Some(file) => iterate::read_input(file).map(|_| None)?,
         None => kept_stdin()?,
     };
-    let mut env = BTreeMap::new();
-    for name in ["PATH", "HOME"].into_iter().chain(args.env.iter().map(String::as_str)) {
-        match context.around.var(name).map(|v| v.to_str()) {
-            Some(Some(value)) => {
-                env.insert(name.to_owned(), value.to_owned());
-            }
-            Some(None) => {
-                return Err(CliError::usage(format!("{name} is not plain text, and cannot be kept"), None));
-            }
-            None if args.env.iter().any(|n| n == name) => {
-                return Err(CliError::usage(format!("--env {name}: there is no such variable"), None));
-            }
-            None => {}
-        }
-    }
+    let directory = context.around.directory();
     let command = Command {
         argv: args.command.clone(),
-        directory: context.around.directory().to_string_lossy().into_owned(),
+        directory: directory.to_string_lossy().into_owned(),
         umask: host::current_umask()?,
-        env,
+        env: kept_variables(args, context)?,
         variables: env_file::names(&context.around),
-        env_file: args
-            .env_file
-            .as_ref()
-            .map(|file| context.around.directory().join(file).to_string_lossy().into_owned()),
+        env_file: args.env_file.as_ref().map(|file| directory.join(file).to_string_lossy().into_owned()),
         stdin_kept: stdin.is_some(),
         state_file: state_file(args, context)?,
         agent: Choice::read(&args.agent).kept(),
@@ -388,6 +368,26 @@ fn create(
         ));
     }
     Ok(view)
+}
+
+/// Returns the variables that are kept with a run: those that any command needs, and those that `--env` names.
+fn kept_variables(args: &RunArgs, context: &Context) -> Result<BTreeMap<String, String>, CliError> {
+    let mut kept = BTreeMap::new();
+    for name in ["PATH", "HOME"].into_iter().chain(args.env.iter().map(String::as_str)) {
+        let refused = match context.around.var(name).map(|value| value.to_str()) {
+            Some(Some(value)) => {
+                kept.insert(name.to_owned(), value.to_owned());
+                continue;
+            }
+            Some(None) => format!("{name} is not plain text, and cannot be kept"),
+            None if args.env.iter().any(|asked| asked == name) => {
+                format!("--env {name}: there is no such variable")
+            }
+            None => continue,
+        };
+        return Err(CliError::usage(refused, None));
+    }
+    Ok(kept)
 }
 
 /// Describes the limits of a run whose calls are paid for by a subscription.
