@@ -151,19 +151,15 @@ impl<'a> Scanner<'a> {
     pub fn skip(&mut self) -> Result<Skipped> {
         let start = self.position();
         let (mut raw, mut decoded) = (0, 0);
+        let mut add = |json: &mut Self| {
+            let value = json.skip()?;
+            raw += value.raw;
+            decoded += value.decoded;
+            Ok(())
+        };
         let frame = match self.kind()? {
-            Kind::Object => self.object(|json, _| {
-                let value = json.skip()?;
-                raw += value.raw;
-                decoded += value.decoded;
-                Ok(())
-            })?,
-            Kind::Array => self.array(|json, _| {
-                let value = json.skip()?;
-                raw += value.raw;
-                decoded += value.decoded;
-                Ok(())
-            })?,
+            Kind::Object => self.object(|json, _| add(json))?,
+            Kind::Array => self.array(|json, _| add(json))?,
             Kind::String => {
                 let text = self.string()?;
                 raw = text.raw_len() as u64;
