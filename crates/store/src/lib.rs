@@ -13,6 +13,7 @@ pub mod postgres;
 pub mod process;
 mod query;
 mod rows;
+mod schema;
 pub mod sqlite;
 mod state;
 mod tables;

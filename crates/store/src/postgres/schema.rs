@@ -12,7 +12,8 @@ use super::{
 use crate::{
     format::{FORMAT, readable},
     migration::{CREATED, added_since, is_idle},
-    tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
+    schema,
+    tables::LIVE,
 };
 
 // The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and indexed by their
@@ -42,37 +43,14 @@ ALTER TABLE outlast.objects ALTER COLUMN bytes SET STORAGE EXTERNAL;
 const IN_ORDER: &str = "ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT 4503599627370496";
 
 fn tables_of_runs() -> String {
+    let [tables, indexes] =
+        schema::alike("outlast.", ["bigint", "boolean", "text COLLATE \"C\"", "bytea", "text"]);
     format!(
         "
 CREATE TABLE outlast.meta (key text COLLATE \"C\" PRIMARY KEY, value bytea NOT NULL);
 
-CREATE TABLE outlast.instances (
-    no bigint PRIMARY KEY, life bigint NOT NULL, heartbeat bigint NOT NULL, op_counter bigint NOT NULL,
-    registered_at bigint NOT NULL, last_seen bigint NOT NULL, identity text NOT NULL);
-CREATE INDEX instances_live ON outlast.instances (no) WHERE life = {LIVE};
-
-CREATE TABLE outlast.runs (
-    no bigint PRIMARY KEY, id text COLLATE \"C\" NOT NULL UNIQUE, status bigint NOT NULL, parent bigint,
-    created_at bigint NOT NULL, began_at bigint, ended_at bigint,
-    next_seq bigint NOT NULL, next_attempt bigint NOT NULL, fence bigint NOT NULL, iteration bigint NOT NULL,
-    explicit_loops boolean NOT NULL, answers bigint NOT NULL, closed bigint NOT NULL,
-    stop_requested boolean NOT NULL, replayed bigint NOT NULL, saved_nano_usd bigint NOT NULL,
-    charges text NOT NULL, policy text NOT NULL, halt text, error bytea, command_key bytea, job bytea, counts text, origins text,
-    turns text, wake_at bigint, budgets text, approvals text);
+{tables}
 CREATE INDEX runs_by_command ON outlast.runs (sha256(command_key), no) WHERE command_key IS NOT NULL;
-CREATE INDEX runs_by_status ON outlast.runs (status, no);
-CREATE INDEX runs_of_jobs ON outlast.runs (no) WHERE job IS NOT NULL;
-
-CREATE TABLE outlast.specs (run_no bigint PRIMARY KEY, spec text NOT NULL);
-
-CREATE TABLE outlast.envelopes (
-    no bigint PRIMARY KEY, owner text NOT NULL, limits text NOT NULL,
-    reserved_cost bigint NOT NULL, reserved_tokens bigint NOT NULL, reserved_calls bigint NOT NULL,
-    doubt_cost bigint NOT NULL, doubt_tokens bigint NOT NULL,
-    spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
-    spent_loops bigint NOT NULL, spent_active_ms bigint NOT NULL, spent_restarts bigint NOT NULL);
-
-CREATE TABLE outlast.budgets (no bigint PRIMARY KEY, budget text NOT NULL);
 
 CREATE TABLE outlast.attempts (
     run_no bigint NOT NULL, no bigint NOT NULL, slot bigint NOT NULL, label bytea,
@@ -85,7 +63,6 @@ CREATE UNIQUE INDEX attempts_by_label ON outlast.attempts (run_no, sha256(label)
 CREATE TABLE outlast.leases (
     run_no bigint NOT NULL, slot bigint NOT NULL, instance bigint NOT NULL, fence bigint NOT NULL,
     PRIMARY KEY (run_no, slot));
-CREATE INDEX leases_by_instance ON outlast.leases (instance);
 
 CREATE TABLE outlast.entries (
     run_no bigint NOT NULL, seq bigint NOT NULL, kind bigint NOT NULL,
@@ -95,11 +72,7 @@ CREATE TABLE outlast.entries (
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
     detail text, model bytea, upstream bytea, opened_by bigint NOT NULL DEFAULT 0, PRIMARY KEY (run_no, seq));
-CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = {OPEN} AND kind = {CALL};
-CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = {ITEM};
-CREATE INDEX approvals ON outlast.entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
-CREATE INDEX approvals_open ON outlast.entries (opened_at, run_no, seq) WHERE kind = {APPROVAL} AND state = {OPEN};
-CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
+{indexes}
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;
 

@@ -13,7 +13,8 @@ use super::{connect, failure, query, state};
 use crate::{
     format::{FORMAT, readable},
     migration::{CREATED, added_since, is_idle},
-    tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
+    schema,
+    tables::LIVE,
 };
 
 /// `PRAGMA application_id` that distinguishes an Outlast store from any other SQLite file ("OUTL").
@@ -35,37 +36,13 @@ CREATE TABLE IF NOT EXISTS deliveries (name TEXT PRIMARY KEY, version INTEGER NO
 ";
 
 fn tables_of_runs() -> String {
+    let [tables, indexes] = schema::alike("", ["INTEGER", "INTEGER", "TEXT", "TEXT", "TEXT"]);
     format!(
         "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
-CREATE TABLE instances (
-    no INTEGER PRIMARY KEY, life INTEGER NOT NULL, heartbeat INTEGER NOT NULL, op_counter INTEGER NOT NULL,
-    registered_at INTEGER NOT NULL, last_seen INTEGER NOT NULL, identity TEXT NOT NULL);
-CREATE INDEX instances_live ON instances (no) WHERE life = {LIVE};
-
-CREATE TABLE runs (
-    no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status INTEGER NOT NULL, parent INTEGER,
-    created_at INTEGER NOT NULL, began_at INTEGER, ended_at INTEGER,
-    next_seq INTEGER NOT NULL, next_attempt INTEGER NOT NULL, fence INTEGER NOT NULL, iteration INTEGER NOT NULL,
-    explicit_loops INTEGER NOT NULL, answers INTEGER NOT NULL, closed INTEGER NOT NULL,
-    stop_requested INTEGER NOT NULL, replayed INTEGER NOT NULL, saved_nano_usd INTEGER NOT NULL,
-    charges TEXT NOT NULL, policy TEXT NOT NULL, halt TEXT, error TEXT, command_key TEXT, job TEXT, counts TEXT, origins TEXT,
-    turns TEXT, wake_at INTEGER, budgets TEXT, approvals TEXT);
+{tables}
 CREATE INDEX runs_by_command ON runs (command_key) WHERE command_key IS NOT NULL;
-CREATE INDEX runs_by_status ON runs (status, no);
-CREATE INDEX runs_of_jobs ON runs (no) WHERE job IS NOT NULL;
-
-CREATE TABLE specs (run_no INTEGER PRIMARY KEY, spec TEXT NOT NULL);
-
-CREATE TABLE envelopes (
-    no INTEGER PRIMARY KEY, owner TEXT NOT NULL, limits TEXT NOT NULL,
-    reserved_cost INTEGER NOT NULL, reserved_tokens INTEGER NOT NULL, reserved_calls INTEGER NOT NULL,
-    doubt_cost INTEGER NOT NULL, doubt_tokens INTEGER NOT NULL,
-    spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
-    spent_loops INTEGER NOT NULL, spent_active_ms INTEGER NOT NULL, spent_restarts INTEGER NOT NULL);
-
-CREATE TABLE budgets (no INTEGER PRIMARY KEY, budget TEXT NOT NULL);
 
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, no INTEGER NOT NULL, slot INTEGER NOT NULL, label TEXT,
@@ -78,7 +55,6 @@ CREATE UNIQUE INDEX attempts_by_label ON attempts (run_no, label) WHERE label IS
 CREATE TABLE leases (
     run_no INTEGER NOT NULL, slot INTEGER NOT NULL, instance INTEGER NOT NULL, fence INTEGER NOT NULL,
     PRIMARY KEY (run_no, slot)) WITHOUT ROWID;
-CREATE INDEX leases_by_instance ON leases (instance);
 
 CREATE TABLE entries (
     id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, kind INTEGER NOT NULL,
@@ -89,11 +65,7 @@ CREATE TABLE entries (
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
     model TEXT, detail TEXT, upstream TEXT, value BLOB, opened_by INTEGER NOT NULL DEFAULT 0,
     UNIQUE (run_no, seq));
-CREATE INDEX calls_open ON entries (instance) WHERE state = {OPEN} AND kind = {CALL};
-CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = {ITEM};
-CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
-CREATE INDEX approvals_open ON entries (opened_at, run_no, seq) WHERE kind = {APPROVAL} AND state = {OPEN};
-CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
+{indexes}
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 
 {EVENTS}
