@@ -213,7 +213,8 @@ async fn a_script_calls_no_tool_that_is_not_offered() {
     let refused = provided.ask(MESSAGES, &with(request, json!({"tools": [{"name": "cat"}]}))).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.text().contains("offers [\\\"cat\\\"]"), "{}", refused.text());
-    // Bug: a tool of the provider's own that has no name hid that the script's was not offered.
+    // Bug: a request that offers a tool without a name, as the providers' own are, was not refused although the script's tool
+    // was missing from it.
     let nameless = json!({"model": "m", "input": "mock: tool ls", "tools": [{"type": "local_shell"}]});
     let refused = provided.ask(RESPONSES, &nameless).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());

@@ -173,7 +173,8 @@ const GUARDIAN_MS: u64 = 1_000;
 /// Watch over the time for which the agent of one supervisor may run without a renewal.
 #[derive(Debug)]
 pub struct CutOff {
-    /// Time for which a renewal is trusted, in milliseconds; `None` where nobody takes over who cannot see this process.
+    /// Time for which a renewal is trusted, in milliseconds; `None` for a store of this machine alone, where a process that
+    /// takes a run over sees whether this one lives.
     trust_ms: Option<u64>,
     attempt: Mutex<Option<Trusted>>,
     /// Processes and groups that the supervisor itself has frozen. Only the look locks them.

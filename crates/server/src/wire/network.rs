@@ -57,7 +57,7 @@ impl Network {
 /// Certificate authorities of a machine.
 struct Authorities {
     all: Vec<CertificateDer<'static>>,
-    /// Whether variables name them. They then count in place of all others.
+    /// Whether environment variables name these authorities. No others count then.
     named: bool,
 }
 

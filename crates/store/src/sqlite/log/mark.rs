@@ -78,7 +78,7 @@ impl Point {
     }
 }
 
-/// Page cache that a commit without a sync is in: the boot of the kernel, and the disk as this boot names it.
+/// Page cache in which a commit without a sync still is. A reboot of the kernel, or another disk, makes it another one.
 type Cache = [u8; CACHE];
 
 /// Content of a mark.
