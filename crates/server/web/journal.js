@@ -27,7 +27,7 @@ export function marks(e) {
   if (call.retry_of) found.push(`retry of ${call.retry_of}`);
   if (e.retried_by) found.push(`retried by ${e.retried_by}`);
   if (call.tries > 1) found.push(`${call.tries} tries`);
-  if (call.clamped_to) found.push(`clamped to ${call.clamped_to}`);
+  if (call.clamped_to) found.push(`output limited to ${call.clamped_to} tokens`);
   if (call.estimated) found.push("estimated");
   if (call.overrun_nano_usd) found.push(`overrun ${usd(call.overrun_nano_usd)}`);
   if (call.http_status >= 400) found.push(`http ${call.http_status}`);
@@ -131,4 +131,5 @@ export function Journal({ id, entries, whole, chosen, choose }) {
       </div>`}`;
 }
 
-export const took = (e) => span(between(e.opened_at, e.closed_at));
+/** Returns how long an entry took; nothing for one in doubt, whose end nobody saw. */
+export const took = (e) => (standing(e) === "unknown" ? "" : span(between(e.opened_at, e.closed_at)));

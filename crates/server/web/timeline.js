@@ -2,7 +2,7 @@
 // more work for the browser than ten; the journal below says the same in text.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
-import { cost, marks, told, took, what } from "./journal.js";
+import { cost, marks, standing, told, took, what } from "./journal.js";
 import { lanesOf, scaleOf, waitedIn } from "./lanes.js";
 import { clean, count, ended, line, micros, some, span, usd, when } from "./words.js";
 
@@ -175,7 +175,7 @@ export function Timeline({ entries, attempts, waits, run, chosen, choose }) {
 
 function Told({ e, waits, flat }) {
   const waited = waitedIn(waits, micros(e.opened_at), micros(e.closed_at) ?? Date.now() * 1000).reduce((sum, [a, b]) => sum + b - a, 0);
-  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, e.kind === "call" ? what(e) : told(e)].filter(Boolean).join(" "), e.kind === "call" && e.gist, e.state, took(e), waited && `${span(waited / 1000)} of it waiting`, cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
+  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, e.kind === "call" ? what(e) : told(e)].filter(Boolean).join(" "), e.kind === "call" && e.gist, standing(e) === "unknown" ? "in doubt" : e.state, took(e), waited && `${span(waited / 1000)} of it waiting`, cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
   return flat ? html`<span>${words.map((w) => line(w, 160)).join(" · ")}</span>`
     : html`<strong>${words[0]}</strong> ${words.slice(1).map((w) => line(w, 160)).join(" · ")}<div class="soft">${when(e.opened_at)}, attempt ${e.attempt}</div>`;
 }

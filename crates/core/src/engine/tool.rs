@@ -18,14 +18,16 @@ use crate::{
 
 /// Opens the tool call `key`, or finds its outcome. [`Record`](crate::engine::step::Record) closes it.
 ///
-/// A key names one tool call of the run, over all its attempts. If an ended attempt left it open, it moves to the
-/// actor, which can then close it; its first `about` stays. Use `Synced`: intent before effect.
+/// A key names one tool call of the run, over all its attempts. If an ended attempt left it open, the actor can close it
+/// from then on; its first `about` stays. Use `Synced`: intent before effect.
 /// Errors: `LeaseLost`, so that a stale attempt begins nothing.
 #[derive(Clone, Debug)]
 pub struct BeginTool {
     pub actor: Actor,
     pub slot: Slot,
     pub key: String,
+    /// Attempt that makes the call: the actor's, or an ended one whose call the actor closes.
+    pub made_by: AttemptNo,
     /// Description of the tool call, for the next attempt and for people.
     pub about: Payload,
 }
@@ -47,7 +49,9 @@ impl BeginTool {
             known.map(|e| (Opening::of(e).unwrap_or_default(), e.state, e.attempt))
         else {
             let key = Some(self.key.clone());
-            let seq = life::append(l, &self.actor, Kind::Tool, State::Open, SCOPE, key, now)?.seq;
+            let entry = life::append(l, &self.actor, Kind::Tool, State::Open, SCOPE, key, now)?;
+            entry.attempt = self.made_by;
+            let seq = entry.seq;
             l.keep_payload(run, seq, Role::About, self.about.clone());
             return Ok(Tool::Begun(l.opening(&self.actor, seq)));
         };
@@ -55,7 +59,8 @@ impl BeginTool {
         match state {
             State::Open if attempt == self.actor.attempt => Ok(Tool::Taken(opening)),
             State::Open => {
-                l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
+                let entry = l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
+                entry.attempt = self.made_by;
                 Ok(Tool::Again(l.opening(&self.actor, seq)))
             }
             state => Ok(Tool::Ended { seq, state }),
@@ -68,7 +73,7 @@ impl BeginTool {
 pub enum Tool {
     /// The call is open and may begin.
     Begun(Opening),
-    /// An ended attempt left the call open; it now belongs to this attempt.
+    /// An ended attempt left the call open; the actor can close it now.
     Again(Opening),
     /// The call is open in this attempt already.
     Taken(Opening),

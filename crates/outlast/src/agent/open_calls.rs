@@ -136,7 +136,7 @@ fn made(
     let about = store.payload(of.run, entry.seq, Role::About)?;
     let about: Value =
         about.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or_default();
-    // An entry that another attempt has taken over since says so in its description alone.
+    // An older version gave an entry to the attempt that closed it: only the description says whose call it is.
     let attempt = about["attempt"].as_i64().map_or(entry.attempt, AttemptNo);
     let is_others = about["session"].as_str().zip(of.session).is_some_and(|(its, sought)| its != sought);
     if attempt != of.attempt || is_others {

@@ -187,7 +187,7 @@ pub fn begin(actor: Actor, of: &SearchScope<'_>, call: &ToolCall) -> BeginTool {
         "session": of.session,
     });
     let about = Payload::encode(about.to_string().as_bytes());
-    BeginTool { actor, slot: Slot::DRIVER, key: call.id.clone(), about }
+    BeginTool { actor, slot: Slot::DRIVER, key: call.id.clone(), made_by: of.attempt, about }
 }
 
 /// Returns the operation that closes a tool call's entry: as `done` if the tool finished without an error code,

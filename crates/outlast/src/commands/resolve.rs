@@ -7,7 +7,7 @@ use outlast_core::{
     journal::Payload,
     run::Life,
 };
-use outlast_server::mcp::message;
+use outlast_server::{api::read::gist, mcp::message};
 
 use super::prelude::*;
 
@@ -268,15 +268,7 @@ fn calls_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError>
 
 /// Returns whether an entry is a tool call in doubt.
 pub fn is_doubted(store: &dyn Store, entry: &Entry) -> Result<bool, store::Error> {
-    let Some(tool) = entry.tool.as_ref().filter(|_| entry.kind == Kind::Tool) else { return Ok(false) };
-    Ok(match entry.state {
-        State::Unknown => true,
-        State::Open if tool.is_sent() => {
-            let holder = entry.instance.map(|no| store.instance(no)).transpose()?.flatten();
-            holder.is_none_or(|holder| holder.life != Life::Live)
-        }
-        _ => false,
-    })
+    Ok(entry.tool.is_some() && gist::told_state(store, entry)? == State::Unknown)
 }
 
 /// Returns the tool call in doubt that `asked` names: by the number of its entry, or by its tool if only one call of

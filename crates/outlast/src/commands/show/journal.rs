@@ -78,6 +78,9 @@ impl Journal {
                 evidence[at].add(&attempts[at], &entry);
             }
         }
+        for entry in evidence.iter_mut().flat_map(|evidence| &mut evidence.open) {
+            *entry = gist::as_told(store, entry.clone())?;
+        }
         Ok(journal)
     }
 

@@ -274,7 +274,7 @@ fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
     let mut gists = BTreeMap::new();
     for entry in entries.iter_mut().rev().take(GISTS) {
         gists.extend(gist::gist(store, entry)?.map(|gist| (entry.seq, gist)));
-        entry.state = gist::told_state(store, entry)?;
+        *entry = gist::as_told(store, entry.clone())?;
     }
     // A snapshot before which nothing was changed has no gist.
     entries.retain(|e| !e.is_bookkeeping() || gists.contains_key(&e.seq));

@@ -293,7 +293,8 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
 }
 
 fn took(e: &Entry) -> String {
-    e.closed_at.map_or_else(|| "…".to_owned(), |at| time::span(at.ms_since(e.opened_at)))
+    let so_far = if e.state == State::Open { "…" } else { "" };
+    e.closed_at.map_or_else(|| so_far.to_owned(), |at| time::span(at.ms_since(e.opened_at)))
 }
 
 fn cost(e: &Entry) -> String {

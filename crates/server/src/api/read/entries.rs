@@ -82,6 +82,8 @@ struct EntryWithExchange {
     live: bool,
     /// Number of the call before it.
     call_before: Option<Seq>,
+    /// Whether nobody saw its end.
+    in_doubt: bool,
 }
 
 /// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
@@ -92,10 +94,11 @@ pub async fn one(asked: ApiRequest) -> Answered {
         State::Open => asked.host.registry.said((view.run.no, entry.seq)),
         _ => None,
     };
-    let (mut exchange, before) = asked
+    let (mut exchange, before, in_doubt) = asked
         .read(move |store| {
             let before = if entry.kind == Kind::Call { call_before(store, &entry)? } else { None };
-            Ok((Exchange::read(store, entry)?, before))
+            let in_doubt = gist::told_state(store, &entry)? == State::Unknown;
+            Ok((Exchange::read(store, entry)?, before, in_doubt))
         })
         .await?;
     let live = so_far.is_some();
@@ -106,6 +109,7 @@ pub async fn one(asked: ApiRequest) -> Answered {
         answer: exchange.answer_json(),
         live,
         call_before: before,
+        in_doubt,
     })
 }
 

@@ -1,9 +1,10 @@
 //! Gist of an entry: what a model said and which tools it called, or what a tool did, in one line.
 
 use outlast_core::{
-    engine::checkpoint::Name,
+    engine::{checkpoint::Name, tool::SCOPE},
     journal::{Entry, Kind, Role, State},
     reads::entries,
+    run::{Attempt, Life},
     store::{Error, RunView, Store},
 };
 use serde::{Deserialize, Serialize};
@@ -130,17 +131,39 @@ fn outcome(store: &dyn Store, entry: &Entry) -> Result<Option<Outcome>, Error> {
     Ok(kept(store, entry, Role::Value)?.and_then(|value| serde_json::from_value(value).ok()))
 }
 
-/// Returns the state of an entry as people are told it: an agent's own tool call whose end nobody saw is stored as failed,
-/// and is in doubt as any other such call.
+/// Returns the state of an entry as people are told it. In doubt is, beside what is stored so, a tool call or an
+/// `at_most_once` step that is open though nobody is at work on it, and an agent's own tool call whose end nobody saw.
 pub fn told_state(store: &dyn Store, entry: &Entry) -> Result<State, Error> {
-    let is_unseen = entry.state == State::Failed
-        && matches!(outcome(store, entry)?, Some(Outcome::Ended | Outcome::Unknown));
+    let is_unseen = match (entry.state, entry.kind) {
+        (State::Open, Kind::Tool) => {
+            let is_sent = entry.tool.as_ref().map_or(&*entry.scope == SCOPE, |tool| tool.is_sent());
+            is_sent && is_cut_off(store, entry)?
+        }
+        (State::Open, Kind::Step) => {
+            entry.step.as_ref().is_some_and(|step| step.at_most_once) && is_cut_off(store, entry)?
+        }
+        (State::Failed, _) => matches!(outcome(store, entry)?, Some(Outcome::Ended | Outcome::Unknown)),
+        _ => false,
+    };
     Ok(if is_unseen { State::Unknown } else { entry.state })
 }
 
-/// Returns the entry with the state that people are told.
+/// Returns whether nobody is at work on an open entry: its attempt or its process is over. A recorder of tool calls is a
+/// process of its own, and may outlive the attempt.
+fn is_cut_off(store: &dyn Store, entry: &Entry) -> Result<bool, Error> {
+    let process = entry.instance.map(|no| store.instance(no)).transpose()?.flatten();
+    if process.is_none_or(|process| process.life != Life::Live) {
+        return Ok(true);
+    }
+    let is_its = |attempt: &Attempt| attempt.no == entry.attempt && attempt.is_open();
+    Ok(entry.tool.is_none() && !store.attempts(entry.run)?.iter().any(is_its))
+}
+
+/// Returns the entry as people are told it: with the state of [`told_state`], and in doubt without an end, which nobody
+/// saw.
 pub fn as_told(store: &dyn Store, entry: Entry) -> Result<Entry, Error> {
-    Ok(Entry { state: told_state(store, &entry)?, ..entry })
+    let state = told_state(store, &entry)?;
+    Ok(Entry { state, closed_at: entry.closed_at.filter(|_| state != State::Unknown), ..entry })
 }
 
 fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
@@ -153,14 +176,18 @@ fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
             tool(name, about["input"].as_str().unwrap_or_default())
         }
     };
-    let end = match (outcome(store, entry)?, entry.state) {
+    let end = match (outcome(store, entry)?, told_state(store, entry)?) {
         (Some(Outcome::Finished { code: Some(code) }), _) => format!("exit {code}"),
         (Some(Outcome::Finished { code: None } | Outcome::Recorded), _) | (None, State::Done) => {
             "done".into()
         }
         (Some(Outcome::EndedByOutlast), _) => "ended by Outlast before it had finished".into(),
         (Some(Outcome::Ended), _) => "in doubt, it was cut off".into(),
+        (None, State::Unknown) if entry.state == State::Open => "in doubt, it was cut off".into(),
         (Some(Outcome::Unknown), _) | (None, State::Unknown) => State::Unknown.word().into(),
+        (None, State::Open) if entry.tool.as_ref().is_some_and(|tool| !tool.is_sent()) => {
+            "not sent yet".into()
+        }
         (None, State::Open) => "at work".into(),
         (None, State::Failed) => "failed".into(),
         (None, State::Void) => "not made".into(),
