@@ -127,6 +127,9 @@ pub struct Policy {
 pub struct Command {
     pub argv: Vec<String>,
     pub directory: String,
+    /// Id of the commit that was checked out in the directory when the run was made; `None` if none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
     pub umask: u32,
     /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,

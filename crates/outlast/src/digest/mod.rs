@@ -21,7 +21,7 @@ use outlast_core::{
         spend::{self, Sum},
         waits::{self, For},
     },
-    run::{Identity, Status},
+    run::{Attempt, Identity, Status},
     store::{self, ApprovalFilter, RunView, Store},
     words::{AttemptNo, Micros, RunId, RunNo},
 };
@@ -147,6 +147,10 @@ pub fn gather(
             of_run.sum.add(line, view.spec.login.is_some());
             total.add(line, view.spec.login.is_some());
         }
+        // What an imported run lived through in another store, no event of this one tells.
+        let in_time = |attempt: &Attempt| attempt.ended_at.is_some_and(|at| (since..until).contains(&at));
+        let died = store.attempts(no)?.into_iter().filter(|attempt| attempt.died() && in_time(attempt));
+        of_run.died.extend(died.map(|attempt| attempt.no));
         deaths += of_run.deaths();
         of_run.waits = waits::list(store, no)?;
         of_run.waits.retain(|wait| wait.from < until && wait.to.is_none_or(|to| to >= since));
@@ -161,8 +165,9 @@ pub fn gather(
         let bought_again = bought_again(store, &view, &(since..until))?;
         rebought += bought_again;
         let standing = standing(&view, of_run.asks);
-        // What a run began inside of its own is told with that one.
-        if view.run.parent.is_none() || standing < Standing::GoesOn {
+        // What a run began inside of its own is told with that one. A fork is somebody's second try, and a run beside it.
+        let is_own = view.run.parent.is_none() || !view.run.origins.is_empty();
+        if is_own || standing < Standing::GoesOn {
             runs.push(run(store, ground, &view, (standing, &of_run, bought_again), (since, until))?);
         }
     }
@@ -196,7 +201,8 @@ fn run(
     let directory = view.spec.command.as_ref().map(|command| PathBuf::from(&command.directory));
     let Commits { commits, files } = directory.as_ref().map_or_else(Commits::default, |directory| {
         let began = row.began_at.unwrap_or(row.created_at);
-        checkout::commits(directory, began.max(since), row.ended_at.unwrap_or(until).min(until))
+        let head = view.spec.command.as_ref().and_then(|command| command.head.as_deref());
+        checkout::commits(directory, head, began.max(since), row.ended_at.unwrap_or(until).min(until))
     });
     let attempts = store.attempts(row.no)?;
     let drivers = Drivers::read(store, &attempts, ground.here.clone())?;

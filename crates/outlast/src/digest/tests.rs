@@ -4,15 +4,19 @@ use std::{fs, process::Command, sync::Arc};
 
 use outlast_core::{
     engine::{
-        AwaitProvider, Claim, Claimed, DeclareDead, EndAttempt, ProviderAnswered, Register, Start,
+        AwaitProvider, Claim, Claimed, DeclareDead, EndAttempt, Import, ProviderAnswered, Register, Start,
         run::end_attempt::Then,
     },
+    envelope::Limits,
     memory::MemoryStore,
-    reads::rows,
+    reads::{
+        forks::{Point, prepare},
+        rows, whole,
+    },
     run::{self, Exit, Identity, Spec},
     state::Table,
     store::{Ask as _, Durability},
-    words::{Cause, Clock as _, ManualClock, Outage, Slot},
+    words::{Cause, Clock as _, ManualClock, Outage, Seq, Slot},
 };
 
 use super::*;
@@ -187,9 +191,71 @@ fn commits_are_told_and_a_repository_runs_no_program() {
         git(&["config", key, &format!("touch {}; false", mark.display())]);
     }
     git(&["config", "log.showSignature", "true"]);
-    let found = checkout::commits(place.path(), Micros(0), Micros(4_000_000_000_000_000));
+    let all = (Micros(0), Micros(4_000_000_000_000_000));
+    let found = checkout::commits(place.path(), None, all.0, all.1);
     assert_eq!((found.commits.len(), found.files.as_slice()), (1, &["a.rs".to_owned()][..]));
     assert!(found.commits[0].ends_with(" a: begin"), "{found:?}");
     assert_eq!(checkout::branch(place.path()).unwrap().name, "work");
+    // Bug: what had been committed just before a run began was told as the run's. Cause: commits were told by git's times alone,
+    // which are whole seconds.
+    let head = checkout::head(place.path()).unwrap();
+    assert_eq!(checkout::commits(place.path(), Some(&head), all.0, all.1), Commits::default());
+    let gone = "0123456789abcdef0123456789abcdef01234567";
+    assert_eq!(checkout::commits(place.path(), Some(gone), all.0, all.1), found, "another checkout by now");
     assert!(!mark.exists());
+}
+
+// Bug: an imported run had died twice in `show`, and never in the digest. Cause: deaths were counted by the events of the
+// store, and those of an imported run are in the store that it is from.
+#[test]
+fn an_imported_run_is_told_with_its_deaths() {
+    let clock = Arc::new(ManualClock::new(NIGHT));
+    let (from, to) = (MemoryStore::new(clock.clone()), MemoryStore::new(clock.clone()));
+    let instance = from.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
+    let run = from.run_verb(Start::new(RunId::new("r").unwrap()), Durability::Synced).unwrap().run;
+    for (hour, then) in [(0, Then::Restart), (1, Then::Interrupt { by_person: false })] {
+        clock.advance_ms(hour * 3_600_000);
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+        let Claimed::Attempt { attempt, .. } = from.run_verb(claim, Durability::Synced).unwrap() else {
+            panic!("not claimed")
+        };
+        let exit = Exit { signal: Some(9), ..Exit::default() };
+        from.run_verb(EndAttempt { run, attempt, instance, exit, active_ms: 0, then }, Durability::Synced)
+            .unwrap();
+    }
+    let runs = vec![whole::read(&from, from.run(run).unwrap().unwrap()).unwrap()];
+    let import = Import { runs, identity: Identity::default(), bundle: None };
+    to.run_verb(import, Durability::Synced).unwrap();
+    let ground = Ground { host: "box".into(), here: None, page: None, logs: Box::new(|_| None) };
+    for store in [&from, &to] {
+        for (since, deaths) in [(NIGHT, 2), (NIGHT.plus_ms(1), 1)] {
+            let digest = gather(store, &ground, since, clock.now().plus_ms(1)).unwrap();
+            assert_eq!((digest.cost.deaths, digest.runs[0].how_it_died.len()), (deaths, deaths as usize));
+        }
+    }
+    // Bug: the time of the whole run stood beside what it had cost in the digest's span.
+    let digest = gather(&to, &ground, clock.now().plus_ms(-60_000), clock.now().plus_ms(1)).unwrap();
+    assert!(text(&digest).contains("r: interrupted, 1 min, 1 death"), "{}", text(&digest));
+}
+
+// Bug: a fork's night was in no digest. Cause: it was taken for a part of its origin.
+#[test]
+fn a_fork_is_a_run_of_its_own() {
+    let clock = Arc::new(ManualClock::new(NIGHT));
+    let store = MemoryStore::new(clock.clone());
+    let spec = Spec { name: Some("nightly".into()), ..Spec::default() };
+    let start = Start { spec, ..Start::new(RunId::new("r").unwrap()) };
+    let run = store.run_verb(start, Durability::Synced).unwrap().run;
+    clock.advance_ms(10 * 3_600_000);
+    let since = clock.now();
+    let (point, id) = (Point::Seq(Seq(0)), RunId::new("f").unwrap());
+    let fork = prepare(&store, run, &point, id, Limits::default()).unwrap();
+    let fork = store.run_verb(fork, Durability::Synced).unwrap().run;
+    let instance = store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap();
+    let claim = Claim { run: fork, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
+    store.run_verb(claim, Durability::Synced).unwrap();
+    let ground = Ground { host: "box".into(), here: None, page: None, logs: Box::new(|_| None) };
+    let digest = gather(&store, &ground, since, clock.now().plus_ms(1)).unwrap();
+    let names: Vec<_> = digest.runs.iter().filter_map(|run| run.run.name.as_deref()).collect();
+    assert_eq!(names, ["nightly-fork"], "{}", text(&digest));
 }

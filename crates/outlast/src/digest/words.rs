@@ -109,9 +109,11 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
         Standing::GoesOn => "●",
         Standing::Ended => "✓",
     };
+    // As the money, the time is that of the digest's span.
     let end = told.still_since.unwrap_or(digest.until).0;
-    let took =
-        run.began_at.map_or_else(String::new, |began| format!(", {}", time::about(end.ms_since(began.0))));
+    let took = run.began_at.map_or_else(String::new, |began| {
+        format!(", {}", time::about(end.ms_since(began.0.max(digest.since.0)).max(0)))
+    });
     let below = beside(Some(told.in_this_time.with_children.nano()).filter(|all| *all != 0));
     let money = match (told.in_this_time.billed.nano(), told.in_this_time.listed.nano()) {
         (0, 0) if below.is_empty() => String::new(),

@@ -73,16 +73,25 @@ pub fn branch(directory: &Path) -> Option<Branch> {
     Some(Branch { name: name.to_owned(), is_worktree })
 }
 
-/// Returns the commits that were made between two moments on what is checked out in a directory; none without git, or
-/// where it is in no checkout.
-pub fn commits(directory: &Path, since: Micros, until: Micros) -> Commits {
+/// Returns the id of the commit that is checked out in a directory; `None` without git or a commit.
+pub fn head(directory: &Path) -> Option<String> {
+    branch(directory)?;
+    git(directory, &["rev-parse", "--verify", "--quiet", "HEAD"]).map(|id| id.trim().to_owned())
+}
+
+/// Returns the commits that were made between two moments on what is checked out in a directory, without those that `head`
+/// has: git's times are whole seconds. None without git, or where it is in no checkout.
+pub fn commits(directory: &Path, head: Option<&str>, since: Micros, until: Micros) -> Commits {
     let (since, until) = (time::utc(since), time::utc(until));
     let (since, until) = (format!("--since={since} +0000"), format!("--until={until} +0000"));
     // A commit's line begins with a character that no path in git's answer has.
     let words =
         ["log", &since, &until, "-n", COMMITS, "--no-decorate", "--no-show-signature", "--no-ext-diff"];
-    let words = [words.as_slice(), &["--name-only", "--format=%x01%h %s"]].concat();
-    let told = git(directory, &words).unwrap_or_default();
+    let words = [words.as_slice(), &["--name-only", "--format=%x01%h %s", "HEAD"]].concat();
+    // A run may work in another checkout by now, which does not have that commit.
+    let not = head.map(|head| format!("^{head}"));
+    let told = not.and_then(|not| git(directory, &[words.as_slice(), &[&*not]].concat()));
+    let told = told.or_else(|| git(directory, &words)).unwrap_or_default();
     let mut found = Commits::default();
     for line in told.lines().filter(|line| !line.is_empty()) {
         match line.strip_prefix('\u{1}') {
@@ -158,6 +167,7 @@ mod tests {
     #[test]
     fn a_directory_without_a_repository_has_no_commits() {
         let here = tempfile::tempdir().unwrap();
-        assert_eq!(commits(here.path(), Micros(0), Micros(1)), Commits::default());
+        assert_eq!(head(here.path()), None);
+        assert_eq!(commits(here.path(), None, Micros(0), Micros(1)), Commits::default());
     }
 }

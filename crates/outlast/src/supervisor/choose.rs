@@ -25,6 +25,7 @@ use crate::{
     cli::RunArgs,
     files::Files,
     program::{
+        checkout,
         context::Context,
         error::{CliError, CommandError, InputError, RunError},
         find, host,
@@ -294,6 +295,7 @@ fn create(
     let command = Command {
         argv: args.command.clone(),
         directory: directory.to_string_lossy().into_owned(),
+        head: checkout::head(directory),
         umask: host::current_umask()?,
         env: kept_variables(args, context)?,
         variables: env_file::names(&context.around),
