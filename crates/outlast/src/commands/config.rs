@@ -16,6 +16,7 @@ use crate::{
     agent::declaration,
     mcp::configured as mcp,
     notify::endpoint as notify,
+    program::find::nearest,
     settings::{
         budgets,
         file::{self, Error, Origin, SettingsFile, table},
@@ -429,12 +430,6 @@ fn kind(value: &toml::Value) -> Option<Kind> {
         Value::Array(values) => values.iter().find_map(kind),
         Value::String(_) | Value::Table(_) => None,
     }
-}
-
-/// Returns the known key most similar to `key`, if any is similar enough.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let best = known.map(|k| (strsim::levenshtein(key, k), k)).min_by_key(|(edits, _)| *edits)?;
-    (best.0 <= 1 + key.len() / 3).then_some(best.1)
 }
 
 #[cfg(test)]

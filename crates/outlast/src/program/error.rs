@@ -81,7 +81,11 @@ pub enum CliError {
     #[error("there is no store at {place} yet")]
     NoStore { place: String },
     #[error("no run has the id or name {asked:?}")]
-    NoSuchRun { asked: String },
+    NoSuchRun {
+        asked: String,
+        /// Word of a run that the one that was typed is similar to.
+        like: Option<String>,
+    },
     #[error("no run was begun in {directory}")]
     NoRunHere { directory: String },
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
@@ -201,9 +205,11 @@ impl CliError {
             CliError::NoStore { .. } => Some(
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),
-            CliError::NoSuchRun { .. } => Some(
-                "list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file".into(),
-            ),
+            CliError::NoSuchRun { like, .. } => {
+                let like = like.as_ref().map_or_else(String::new, |like| format!("did you mean {like}? "));
+                let all = "list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file";
+                Some(like + all)
+            }
             CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
             CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
             CliError::Output(_) | CliError::System(_) => None,
@@ -324,7 +330,7 @@ mod tests {
             assert_eq!(json["error"]["hint"].as_str().map(str::to_owned), error.hint());
         };
         check(
-            CliError::NoSuchRun { asked: "x".into() },
+            CliError::NoSuchRun { asked: "x".into(), like: None },
             1,
             "unknown_run",
             "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file",

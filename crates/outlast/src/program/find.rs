@@ -28,6 +28,9 @@ use crate::{
 /// Most candidates that an error lists.
 const LISTED: usize = 10;
 
+/// Newest runs among which the one that a mistyped word may mean is looked for.
+const LIKELY: usize = 200;
+
 /// Verb for which a run is looked up. It decides which of several runs of one name is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -93,7 +96,7 @@ struct Rank {
 
 /// Returns the run of this number. Errors: `NoSuchRun`.
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
-    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
+    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}"), like: None })
 }
 
 /// Finds the run that `asked` names, in order to read it. See [`run_to`].
@@ -144,10 +147,19 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
         return Err(ambiguous(store, asked, &found, count)?);
     }
     let Some(view) = found.into_iter().next() else {
-        return Err(CliError::NoSuchRun { asked: asked.chars().take(140).collect() });
+        let newest = runs::each(store, RunFilter::default()).take(LIKELY);
+        let words = newest.map(|view| Ok(short::called(&view?))).collect::<Result<Vec<_>, store::Error>>()?;
+        let like = nearest(asked, words.iter().map(String::as_str)).map(str::to_owned);
+        return Err(CliError::NoSuchRun { asked: asked.chars().take(140).collect(), like });
     };
     tell_taken(store, asked, &view, all)?;
     Ok(view)
+}
+
+/// Returns the known word most similar to the one that was typed, if any is similar enough.
+pub fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let best = known.map(|word| (strsim::levenshtein(typed, word), word)).min_by_key(|(edits, _)| *edits)?;
+    (best.0 <= 1 + typed.len() / 3).then_some(best.1)
 }
 
 /// Prints which run was taken of `all` that `asked` may mean.
@@ -240,7 +252,7 @@ pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliErr
     if found.len() > 1 {
         return Err(ambiguous(store, asked, &found, found.len())?);
     }
-    found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect() })
+    found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect(), like: None })
 }
 
 /// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it, without forks: a fork
