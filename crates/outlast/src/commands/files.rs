@@ -147,7 +147,7 @@ impl Opened {
         let (kept, directory) = of_run(&view).ok_or_else(not_kept)?;
         let history = History::read(store, view.run.no)?;
         let mut files = Files::open(context, id, kept, directory, false)?;
-        let snapshots: Vec<Id> = history.steps.iter().map(|step| step.kept.snapshot).collect();
+        let snapshots = history.snapshots();
         files.bring(store, &snapshots)?;
         Ok(Opened { history, files, view })
     }

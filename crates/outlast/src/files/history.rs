@@ -69,6 +69,11 @@ impl History {
         Ok(History { steps })
     }
 
+    /// Returns all snapshots, oldest first.
+    pub fn snapshots(&self) -> Vec<Id> {
+        self.steps.iter().map(|step| step.kept.snapshot).collect()
+    }
+
     pub fn newest(&self) -> Option<&Step> {
         self.steps.last()
     }

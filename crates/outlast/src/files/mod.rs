@@ -270,6 +270,14 @@ impl Files {
         self.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })
     }
 
+    /// Takes a snapshot of the files as they are, if the newest of the run is of before a restoration by hand; `None`: the
+    /// run's newest has them.
+    pub fn take_if_brought_back(&mut self, history: &History) -> Result<Option<Id>, FilesError> {
+        let newest = history.newest().map_or(0, |step| step.taken_at.0);
+        let is_newer = self.by_hand()?.is_some_and(|by_hand| by_hand.at > newest);
+        Ok(is_newer.then(|| self.take()).transpose()?.map(|taken| taken.id))
+    }
+
     /// Returns the newest restoration by hand; `None` without one.
     pub fn by_hand(&self) -> Result<Option<ByHand>, FilesError> {
         Ok(read_by_hand(&self.saved_file)?.pop())
@@ -384,7 +392,7 @@ fn live(store: &dyn Store, objects: &Objects, forget: bool) -> Result<(Vec<Id>, 
         let view = view?;
         if of_run(&view).is_some() {
             let history = History::read(store, view.run.no)?;
-            live.extend(history.steps.iter().map(|step| step.kept.snapshot));
+            live.extend(history.snapshots());
             names.insert(saved(&view.run.id));
         }
     }

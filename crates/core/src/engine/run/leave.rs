@@ -67,18 +67,23 @@ fn fence(l: &mut Loaded, no: RunNo, moved: &Moved, now: Micros) -> Result<(), Er
             Some(moved) => moved.halt,
             None => Some(Box::new(halt)),
         });
+        let error = run.error.clone();
         guard::shift(run, Event::Move, now)?;
+        run.error = error;
         run.halt = Some(Refusal::moved(Moved { halt, ..moved.clone() }, now));
     }
     Ok(())
 }
 
-/// Makes of a run that has left what it was before: halted for the same reason, or interrupted.
+/// Makes of a run that has left what it was before: halted for the same reason, or interrupted. A run that had failed is
+/// interrupted with the error that it failed with.
 pub(super) fn arrive(run: &mut Run, now: Micros) -> Result<(), Error> {
+    let error = run.error.clone();
     match run.halt.take().and_then(|halt| halt.moved?.halt) {
         Some(halt) => run.halt = Some(*halt),
         None => drop(guard::shift(run, Event::Raise { open: false }, now)?),
     }
+    run.error = error;
     Ok(())
 }
 
@@ -127,6 +132,25 @@ mod tests {
         assert_eq!(b.store.ask(below, Durability::Synced).wait().unwrap_err().code(), "run_halted");
         assert!(go(child, None).unwrap());
         b.claim(run, instance).unwrap().unwrap();
+    }
+
+    // Bug: a run that had failed was interrupted without a word in the store that its bundle was imported in.
+    #[test]
+    fn an_error_outlives_a_move() {
+        let b = Bench::new();
+        let (instance, run) = (b.register(), b.start("r", usd(100), None, Policy::default()));
+        let attempt = b.claim(run, instance).unwrap().unwrap().attempt;
+        let then = Then::Fail("it does not start".into());
+        let end = EndAttempt { run, attempt, instance, exit: Exit::default(), active_ms: 0, then };
+        b.store.ask(end, Durability::Synced).wait().unwrap();
+        for to in [Some(Moved::begun("/b".into(), None)), None] {
+            assert!(b.store.ask(Move { runs: vec![run], seen: run, to }, Durability::Synced).wait().unwrap());
+        }
+        let back = b.store.run(run).unwrap().unwrap().run;
+        assert_eq!(back.status, Status::Interrupted);
+        assert_eq!(back.why().as_deref(), Some("it does not start"));
+        b.claim(run, instance).unwrap().unwrap();
+        assert_eq!(b.store.run(run).unwrap().unwrap().run.why(), None, "it goes on");
     }
 
     #[test]

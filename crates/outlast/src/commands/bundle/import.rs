@@ -38,9 +38,12 @@ pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u
         Some(place) => place.receive()?,
         None => context.around.directory().join(&args.file),
     };
-    // A file that is none leaves no store behind.
+    // A file that is none, or a directory that cannot be made, leaves no store behind.
     let digest = archive::check(&file)?;
     let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
+    if let Some(old) = manifest.directory.as_deref().filter(|_| context.has_no_file()) {
+        directory(old, place_of(args, &manifest), context)?;
+    }
     let store = context.open(true, Kept::default())?;
     strays::look_after(&*store, context);
     let bundle = (file.as_path(), digest, &manifest);
@@ -85,14 +88,15 @@ fn carry(
         }
     }
     let old = family.first().and_then(directory_of);
-    let into = args.into.as_deref().or(manifest.into.as_deref().map(Path::new));
+    let into = place_of(args, manifest);
     let new = old.as_deref().map(|old| directory(old, into, context)).transpose()?;
     if let (Some(old), Some(new)) = (&old, &new) {
         family.iter_mut().for_each(|view| settle(&mut view.spec, old, new, context));
     }
     let (mut held, mut objects, mut restored) = (Vec::new(), place.objects()?, None);
     for (index, view) in family.iter().enumerate() {
-        let snapshots = snapshots(&*bundle, view)?;
+        let mut snapshots = History::read(&*bundle, view.run.no)?.snapshots();
+        snapshots.extend(manifest.brought_back.filter(|_| index == 0));
         let (Some((kept, works_in)), Some(newest)) = (of_run(view), snapshots.last()) else { continue };
         let mut files = Files::open(context, &view.run.id, kept, works_in, true)?;
         held.push(files.objects.share().map_err(FilesError::from)?);
@@ -148,6 +152,11 @@ fn before(store: &dyn Store, run: String, page: &mut Page) -> Result<String, Cli
     };
     page.line(&format!("{word}  this bundle was imported before; nothing was done"))?;
     Ok(run)
+}
+
+/// Returns the directory that was named for the run, here or where the bundle was made.
+fn place_of<'a>(args: &'a ImportArgs, manifest: &'a Manifest) -> Option<&'a Path> {
+    args.into.as_deref().or(manifest.into.as_deref().map(Path::new))
 }
 
 /// Returns the directory that the run works in from now on. Errors: one that is not there and was not named.

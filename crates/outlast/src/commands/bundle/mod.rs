@@ -56,6 +56,8 @@ struct Manifest {
     directory: Option<String>,
     /// Directory that it works in where it is imported; `None`: the one that is named there, or the one of the same name.
     into: Option<String>,
+    /// Files of the run where they are not those of its newest snapshot: somebody brought others back by hand since.
+    brought_back: Option<Id>,
     runs: usize,
     entries: usize,
     snapshots: usize,
@@ -264,14 +266,19 @@ fn make(
         manifest.spent_nano_usd = root.envelope.spent.cost();
     }
     let mut objects = place.objects()?;
-    for view in &family {
-        let snapshots = snapshots(store, view)?;
+    for (index, view) in family.iter().enumerate() {
+        let history = History::read(store, view.run.no)?;
+        let mut snapshots = history.snapshots();
+        manifest.snapshots += snapshots.len();
         if let (Some((kept, works_in)), false) = (of_run(view), snapshots.is_empty()) {
             let mut files = Files::open(context, &view.run.id, kept, works_in, false)?;
             files.bring(store, &snapshots)?;
+            if index == 0 {
+                manifest.brought_back = files.take_if_brought_back(&history)?;
+                snapshots.extend(manifest.brought_back);
+            }
             files.objects.copy_to(&mut objects, &snapshots).map_err(FilesError::from)?;
         }
-        manifest.snapshots += snapshots.len();
     }
     let runs = family.into_iter().map(|view| whole::read(store, view)).collect::<Result<Vec<_>, _>>()?;
     manifest.entries = runs.iter().map(|whole| whole.entries.len()).sum();
@@ -282,9 +289,4 @@ fn make(
     let packs = objects.packs().map(|pack| format!("{}/{pack}", archive::FILES));
     names.extend(packs);
     Ok((archive::pack(&place.path, &names, file)?, manifest))
-}
-
-/// Returns all snapshots of a run's files, oldest first.
-fn snapshots(store: &dyn Store, view: &RunView) -> Result<Vec<Id>, store::Error> {
-    Ok(History::read(store, view.run.no)?.steps.iter().map(|step| step.kept.snapshot).collect())
 }
