@@ -98,11 +98,11 @@ stored! { Run = "runs":
     Always replayed |r| int(r.replayed),
     Always saved_nano_usd |r| int(r.saved_nano_usd),
     Once charges |r| json(&r.charges),
-    // Written with the spec of a run that is amended.
+    // Written, as its command's key, with the spec of a run that is amended.
     Apart policy |r| json(&r.policy),
     Always halt |r| maybe_json(r.halt.as_ref()),
     Always error |r| maybe_name(&r.error),
-    Once command_key |r| maybe_name(&r.command_key),
+    Apart command_key |r| maybe_name(&r.command_key),
     // Kept apart: the name is indexed and never changes, the counts change with each item.
     Once job |r| Ok(Cell::Name(r.job.as_ref().map(|j| j.name.as_str()))),
     Always counts |r| maybe_json(r.job.as_ref().map(|j| &j.counts)),

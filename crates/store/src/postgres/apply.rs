@@ -48,8 +48,9 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
     for run in known.runs.values().filter(|row| row.touch == Touch::Update).map(|row| &row.value) {
         if known.specs.get(&run.no).is_some_and(|spec| spec.touch != Touch::Read) {
             let policy = Cell::Text(Some(to_json(&run.policy)?.into()));
-            let values = Values::One(vec![Cell::Int(Some(run.no.0)), policy]);
-            let sql = PostgresRow.update(Run::TABLE, &["no"], &["policy"]).into();
+            let key = Cell::Name(run.command_key.as_deref());
+            let values = Values::One(vec![Cell::Int(Some(run.no.0)), policy, key]);
+            let sql = PostgresRow.update(Run::TABLE, &["no"], &["policy", "command_key"]).into();
             // The row is written twice, one after the other.
             all.push(Statement { sql, writes: Some(ONE_ROW), joins: false, values, row: None });
         }

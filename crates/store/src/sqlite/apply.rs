@@ -39,8 +39,8 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
         if let Some(run) = amended {
             execute(
                 conn,
-                "UPDATE runs SET policy = ?2 WHERE no = ?1",
-                params![no.0, to_json(&run.value.policy)?],
+                "UPDATE runs SET policy = ?2, command_key = ?3 WHERE no = ?1",
+                params![no.0, to_json(&run.value.policy)?, run.value.command_key],
             )?;
         }
     }

@@ -121,6 +121,8 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     assert_eq!(s.ask(amend.clone()).unwrap(), Status::Interrupted);
     s.reopen();
     assert_eq!((s.view(run).spec, s.row(run).policy.unpriced), (spec, Unpriced::Dearest));
+    // Bug: typed where `resume --cd` had moved a run to, its line began another one.
+    assert_eq!(s.row(run).command_key, Some(Command::default().key(None)), "that of the command it has now");
     agent.process.claim(run).call("priced now");
     assert_eq!(s.ask(amend).unwrap(), Status::Running, "twice is once");
 }

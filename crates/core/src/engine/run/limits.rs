@@ -98,6 +98,10 @@ impl Amend {
         let open = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
         run.policy.unpriced = self.unpriced.unwrap_or(run.policy.unpriced);
+        // The same line finds the run again where it works now.
+        if let (Some(_), Some(command)) = (&run.command_key, &self.spec.command) {
+            run.command_key = Some(command.key(run.parent));
+        }
         match &run.halt {
             Some(halt) if run.status == Status::Halted && halt.code == "price_unknown" => {
                 guard::shift(run, Event::Raise { open }, now)
