@@ -1,6 +1,9 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
-use outlast_core::engine;
+use outlast_core::{
+    engine,
+    envelope::{Refusal, Whose},
+};
 use outlast_view::{BudgetLine, lines, with_children};
 
 use super::prelude::*;
@@ -53,10 +56,26 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
         before.filter(|b| *b != run.status).map_or_else(String::new, |b| format!(", it was {}", b.name()));
     page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, &called(view))))?;
     page.text(&text(view, now, look))?;
+    if before.is_some() && !run.status.is_ended() {
+        for line in lines(view, now) {
+            let told = used_up(&line, now, None, &called(view));
+            told.iter().try_for_each(|told| page.line(&format!("  {told}")))?;
+        }
+    }
     if before.is_some() || run.status == Status::Halted {
         page.text(&commands(&next(view, &called(view))))?;
     }
     Ok(())
+}
+
+/// Tells that nothing is left of a limit, and what raises it; `None` if something is. `whose`: named budget; `None`: the
+/// budget of the run that commands call `run`.
+pub fn used_up(line: &BudgetLine, now: Micros, whose: Option<Whose>, run: &str) -> Option<String> {
+    let limit = line.limit.filter(|limit| line.spent > 0 && line.spent >= *limit)?;
+    let raise = Refusal { unit: Some(line.unit), free: limit - line.spent, whose, ..Refusal::plain("", now) };
+    let (spent, limit) = (amount(line.unit, line.spent), amount(line.unit, limit));
+    let raise = raise.hint_then(run, "calls pass again");
+    Some(format!("at its limit now: {spent} of {limit} {} spent; {raise}", unit_word(line.unit)))
 }
 
 shape! {
@@ -105,14 +124,17 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
             unit => format!("{} {}", unit_word(unit), amount(unit, l.spent)),
         })
         .collect();
-    if with_children(view).is_some() {
-        out.push_str(&format!("  it has spent {}\n", cost(view)));
-    }
     if !used.is_empty() {
         out.push_str(&format!(
             "  {}\n",
             look.paint(Paint::Faint, &format!("without a limit: {}", used.join(", ")))
         ));
+    }
+    if with_children(view).is_some() {
+        out.push_str(&format!("  these are amounts with children: it has spent {}\n", cost(view)));
+    }
+    if view.run.own.unpaid_calls > 0 {
+        out.push_str(&format!("  {} of its calls failed and cost nothing\n", view.run.own.unpaid_calls));
     }
     out
 }

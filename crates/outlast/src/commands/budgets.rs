@@ -4,14 +4,14 @@ use clap::ArgGroup;
 use outlast_core::{
     engine::{RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
-        Limits, Per,
+        Limits, Per, Whose,
         budget::{Name, Terms},
     },
     reads,
 };
 use outlast_view::NamedBudget;
 
-use super::prelude::*;
+use super::{budget, prelude::*};
 use crate::cli::change::AddSharedArgs;
 
 /// Show the named budgets, or change them
@@ -112,6 +112,16 @@ impl BudgetsArgs {
     }
 }
 
+impl BudgetsVerb {
+    fn name(&self) -> &Name {
+        match self {
+            BudgetsVerb::Set(SetArgs { name, .. })
+            | BudgetsVerb::Raise(RaiseArgs { name, .. })
+            | BudgetsVerb::Remove(RemoveArgs { name }) => name,
+        }
+    }
+}
+
 impl SetArgs {
     pub fn terms(&self) -> Terms {
         let limits = values::shared_limits(self.limits.usd, self.limits.tokens, self.limits.calls);
@@ -159,6 +169,18 @@ pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result
     }
     if budgets.is_empty() {
         return Ok(page.line("no named budgets")?);
+    }
+    let changed = args.verb.as_ref().map(BudgetsVerb::name);
+    for budget in budgets.iter().filter(|budget| changed.is_some_and(|name| budget.name == name.as_str())) {
+        for line in &budget.units {
+            let whose = Whose::Named {
+                name: budget.name.clone(),
+                period: budget.period.clone(),
+                until: budget.until.map(|at| at.0),
+            };
+            let told = budget::used_up(line, store.now()?, Some(whose), "");
+            told.iter().try_for_each(|told| page.line(&format!("budget {} is {told}", budget.name)))?;
+        }
     }
     print(store, &budgets, page)
 }

@@ -67,6 +67,7 @@ impl Story {
             let argv: Vec<String> = command.argv.iter().map(|a| word(a)).collect();
             out.push(format!("  {}", exact_line(&argv.join(" "), WIDTH - 2)));
         }
+        out.extend(self.forked().map(|forked| format!("  {}", clean_line(&forked, WIDTH - 2))));
         let servers =
             self.servers.iter().filter(|servers| !servers.left.is_empty()).filter_map(ServerNames::words);
         out.extend(servers.map(|words| format!("  {}", clean_line(&words, WIDTH - 2))));
@@ -153,7 +154,7 @@ impl Story {
                 life.name().into(),
                 time::cell(life.first().started_at, &offset).into(),
                 time::about(life.up_ms(&self.drivers, self.now)).into(),
-                life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
+                life.0.iter().map(|a| self.paid_calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(clean_line(&how, 30), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
         }

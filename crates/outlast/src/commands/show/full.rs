@@ -78,6 +78,7 @@ impl Story {
         }
         facts.extend(self.servers.iter().filter_map(ServerNames::words).map(|s| ("tools of", clean(&s))));
         facts.extend(self.parent.clone().map(|p| ("child of", p.to_string())));
+        facts.extend(self.forked().map(|forked| ("it is", clean(&forked))));
         facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));
         for (name, value) in facts {
@@ -116,7 +117,7 @@ impl Story {
                 time::cell(life.first().started_at, &offset).into(),
                 a.ended_at.map(|at| time::cell(at, &offset)).unwrap_or_default().into(),
                 time::about(life.up_ms(&self.drivers, self.now)).into(),
-                life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
+                life.0.iter().map(|a| self.paid_calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(self.how(a), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
         }
@@ -134,7 +135,7 @@ impl Story {
         let mut told: Vec<String> = died
             .rev()
             .take(DEATHS)
-            .map(|(a, e)| e.text(a, &self.how(a), self.calls_of(a), self.lines))
+            .map(|(a, e)| e.text(a, &self.how(a), self.paid_calls_of(a), self.lines))
             .collect();
         let all = self.attempts.iter().filter(|a| a.died()).count();
         if all > told.len() {

@@ -87,6 +87,8 @@ struct Story {
     /// Word by which commands find this run, and no newer one.
     called: String,
     parent: Option<RunId>,
+    /// Of a fork, the word by which commands find its origin, and the last entry that it shares.
+    origin: Option<(String, Seq)>,
     attempts: Vec<Attempt>,
     drivers: Drivers,
     /// Spans of time in which it waited, oldest first.
@@ -143,6 +145,14 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, 
     Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
 }
 
+/// Returns the word by which commands find a fork's origin, and the last entry that the fork shares; `None` for any other
+/// run, and where the origin is gone.
+fn origin_of(store: &dyn Store, run: &Run) -> Result<Option<(String, Seq)>, store::Error> {
+    let Some(origin) = run.origins.first() else { return Ok(None) };
+    let word = store.run(origin.run)?.map(|view| called_now(store, &view)).transpose()?;
+    Ok(word.map(|word| (word, origin.seq)))
+}
+
 impl Story {
     fn gather(
         store: &dyn Store,
@@ -156,6 +166,9 @@ impl Story {
         let attempts = lives::attempts(store, &view.run)?;
         let drivers = Drivers::read(store, &attempts, identity::of_self().ok())?;
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+        // Until it begins, a fork has only what its origin had.
+        let has_session = view.run.origins.is_empty() || view.run.began_at.is_some();
+        let session = session::find(store, no, &session::key(None, view.run.iteration))?;
         let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
         let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
         let journal = Journal::read(store, &view.run, &attempts, &mut evidence)?;
@@ -169,9 +182,9 @@ impl Story {
             evidence,
             lines,
             parent: parent.map(|p| p.run.id),
+            origin: origin_of(store, &view.run)?,
             drivers,
-            session: session::find(store, no, &session::key(None, view.run.iteration))?
-                .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            session: session.filter(|_| has_session).map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
             plans: Shown::of_run(store, &view, store.now()?)?,
@@ -201,6 +214,13 @@ impl Story {
         Some(clean(&parts.join(", ")).replace('\n', "\u{fffd}"))
     }
 
+    /// Tells what a fork shares with which run; `None` for any other run.
+    fn forked(&self) -> Option<String> {
+        let (origin, seq) = self.origin.as_ref()?;
+        let yet = if self.view.run.began_at.is_none() { "; it has not begun" } else { "" };
+        Some(format!("a fork of {origin}: it shares the first {}{yet}", some(seq.0, "entry")))
+    }
+
     fn moment(&self, at: Micros) -> String {
         format!("{}, {} ago", time::moment(at), time::age(self.now.ms_since(at)))
     }
@@ -217,8 +237,15 @@ impl Story {
         })
     }
 
-    fn calls_of(&self, a: &Attempt) -> i64 {
-        self.journal.calls.by_attempt.get(&a.no).copied().unwrap_or(0)
+    /// Returns the calls of an attempt, and how many of them failed and cost nothing.
+    fn calls_of(&self, a: &Attempt) -> (i64, i64) {
+        self.journal.calls.by_attempt.get(&a.no).copied().unwrap_or_default()
+    }
+
+    /// Returns the calls of an attempt that people are told: as everywhere, those that were paid.
+    fn paid_calls_of(&self, a: &Attempt) -> i64 {
+        let (calls, unpaid) = self.calls_of(a);
+        calls - unpaid
     }
 
     fn how(&self, a: &Attempt) -> String {

@@ -19,7 +19,8 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     pub by_state: BTreeMap<State, i64>,
-    pub by_attempt: BTreeMap<AttemptNo, i64>,
+    /// Calls of each attempt, and how many of them failed and cost nothing.
+    pub by_attempt: BTreeMap<AttemptNo, (i64, i64)>,
     pub doubt_count: i64,
     pub failed_nano_usd: i64,
     /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
@@ -40,7 +41,8 @@ impl Calls {
             return;
         }
         *self.by_state.entry(e.state).or_default() += 1;
-        *self.by_attempt.entry(e.attempt).or_default() += 1;
+        let of_attempt = self.by_attempt.entry(e.attempt).or_default();
+        *of_attempt = (of_attempt.0 + 1, of_attempt.1 + i64::from(e.is_unpaid()));
         self.doubt_count += i64::from(e.is_lost());
         self.unbacked += e.unbacked();
         let Some(call) = &e.call else { return };
@@ -87,7 +89,7 @@ impl Story {
         out.extend(self.journal.waiting.line());
         out.extend(self.plans.iter().flat_map(Shown::lines));
         if self.journal.untaken.answers > 0 {
-            out.push(format!("untaken   {}, not asked for again so far", self.journal.untaken));
+            out.push(format!("unused    {}, not asked for again so far", self.journal.untaken));
         }
         if self.journal.calls.doubt_count > 0 {
             let count = some(self.journal.calls.doubt_count, "call");

@@ -70,7 +70,7 @@ shape! {
     /// Attempt with the evidence of how it ended.
     pub ShownAttempt(s: &Story, a: &attempt::Attempt, evidence: &Evidence) {
         #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a, None, s.drivers.up_ms(a, s.now)) };
-        calls: i64 = s.calls_of(a);
+        calls: i64 = s.calls_of(a).0;
         /// Process that drives it while it is open.
         driver: Option<Driver> = s.drivers.of(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
         #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
