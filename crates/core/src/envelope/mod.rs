@@ -322,7 +322,7 @@ impl Refusal {
                         .to_owned()
                 }
                 "diverged" => "the restarted agent asked something new while recorded answers were \
-                               still untaken, and the run halts on divergence"
+                               still unused, and the run halts on divergence"
                     .to_owned(),
                 code => code.to_owned(),
             },

@@ -89,7 +89,8 @@ impl<'a> DivergedRequests<'a> {
     fn print(&self, page: &mut Page) -> Result<(), CliError> {
         let Parting { attempt, new, recorded, .. } = &self.parting;
         let left = some(attempt.diverged_untaken, "recorded answer");
-        let title = format!("attempt {} left its past at entry {}, with {left} untaken", attempt.no, new.seq);
+        let title =
+            format!("attempt {} asked something new at entry {}, with {left} unused", attempt.no, new.seq);
         page.line(&page.look.paint(Paint::Care, &title))?;
         let name = |e: &Entry| {
             let call = e.call.as_deref();

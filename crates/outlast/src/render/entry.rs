@@ -211,7 +211,7 @@ fn marks(e: &Entry) -> Vec<String> {
         marks.push(tries);
     }
     if let Some(cap) = call.clamped_to {
-        marks.push(format!("clamped to {cap}"));
+        marks.push(format!("output limited to {cap} tokens"));
     }
     if call.waits > 0 {
         marks.push(format!("nothing new, {} in a row", call.waits));

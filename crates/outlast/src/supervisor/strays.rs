@@ -103,12 +103,12 @@ pub fn stand(alone: bool) -> io::Result<()> {
     nondumpable::make_nondumpable()?;
     guardian::stand(alone, tree_of, bereaved)?;
     guardian::when_lost(|told| match end_all(told) {
-        Ok(_) => {
-            say("this supervisor's guardian was killed: the agent and all that it started was ended too")
-        }
-        Err(e) => {
-            say(&format!("this supervisor's guardian was killed, and the agent could not be ended: {e}"))
-        }
+        Ok(_) => say(
+            "one of the two processes of `outlast run` was killed: the agent and all that it started was ended too",
+        ),
+        Err(e) => say(&format!(
+            "one of the two processes of `outlast run` was killed, and the agent could not be ended: {e}"
+        )),
     })
 }
 

@@ -193,7 +193,7 @@ fn divergence_that_halted_a_run_is_shown_and_accepted_by_resuming_it() {
     let shown = bed.show("r");
     assert_eq!((&shown["status"], &shown["money"]["untaken_answers"]), (&"halted".into(), &2.into()));
     assert!(shown["money"]["untaken_nano_usd"].as_i64().unwrap() > 0, "{shown}");
-    bed.does(&["show", "r", "-v"]).tells(&["untaken   2 recorded answers that had cost", "outlast resume r"]);
+    bed.does(&["show", "r", "-v"]).tells(&["unused    2 recorded answers that had cost", "outlast resume r"]);
     bed.does(&["resume", "r"]).code(0).tells(&["accepted: 2 recorded answers", "resuming r"]);
     assert_eq!((bed.status("r").as_str(), bed.paid()), ("completed", 5));
 }

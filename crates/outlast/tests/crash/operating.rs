@@ -33,7 +33,7 @@ fn divergence_is_shown_with_both_requests_and_the_first_place_that_differs() {
     assert_eq!(ask("b", "zwei"), 200);
     let told = bed.does(&["journal", "r", "--divergence"]).code(0);
     told.tells(&[
-        "attempt 2 left its past at entry 4, with 2 recorded answers untaken",
+        "attempt 2 asked something new at entry 4, with 2 recorded answers unused",
         "recorded  entry 2, attempt 1, gpt-4o-mini /v1/chat/completions",
         "new       entry 4, attempt 2,",
         "they differ first at /messages/0/content",

@@ -253,6 +253,12 @@ fn a_run_is_found_by_id_by_the_start_of_its_id_or_by_name() {
     check("night", Err("unknown_run"));
     check("", Err("unknown_run"));
     check("no such/run", Err("unknown_run"));
+    let like = |asked: &str| {
+        let hint = find::run(&*story.store, asked).unwrap_err().hint().unwrap();
+        hint.split_once("? list runs").map(|(like, _)| like.to_owned())
+    };
+    assert_eq!(like("nigthly").as_deref(), Some("did you mean nightly"));
+    assert_eq!(like("something-else"), None);
 }
 
 #[test]
@@ -592,6 +598,90 @@ fn an_agents_night_is_told_by_what_was_done() {
     assert_eq!(json(&story, "outlast journal r --json")["entries"][3]["state"], "failed", "as it is stored");
 }
 
+// Bug: after a night without its supervisor, a tool call was at work in `journal` and in doubt in `show`; then it was the next
+// attempt's, and had taken the whole night. Cause: the state was told by the entry alone, and whoever closed an entry became
+// its attempt.
+#[test]
+fn a_tool_call_that_was_cut_off_is_its_attempts_and_in_doubt_on_every_face() {
+    let story = Story::empty();
+    let run = story.start("r", None, Spec::default());
+    let (first, second) = (story.register(7), story.register(8));
+    let a = story.claim(run, first, false);
+    let of = outlast::agent::open_calls::SearchScope::new(run, a.attempt, None);
+    let call = outlast_server::dialect::conversation::ToolCall {
+        id: "toolu_1".into(),
+        name: "Bash".into(),
+        input: serde_json::json!({ "command": "make deploy" }).to_string(),
+    };
+    story.ask(outlast::agent::truth::begin(a, &of, &call));
+    let told = || -> Vec<String> {
+        let lines =
+            ["outlast journal r", "outlast journal r --all", "outlast show r -v", "outlast journal r 1"];
+        lines.map(|line| shown(&story, line)).into()
+    };
+    let row = |text: &str| {
+        let is_its = |row: &&str| row.trim_start().starts_with("1 ") && row.contains("toolu_1");
+        text.lines().find(is_its).unwrap().to_owned()
+    };
+    assert!(told().iter().all(|text| !text.contains("in doubt")), "it is at work: {:?}", told());
+    story.ask(DeclareDead { instance: first, heartbeat_seen: 0, left: false, heir: None });
+    let in_doubt = |text: &String| row(text).contains("in doubt") && row(text).contains("@1");
+    assert!(told().iter().all(in_doubt), "{:?}", told());
+    assert!(shown(&story, "outlast show r -v").contains("Bash `make deploy`: in doubt, it was cut off"));
+    story.clock.advance_ms(8 * 3_600_000);
+    let b = story.claim(run, second, false);
+    let outlast_core::engine::tool::Tool::Again(opening) =
+        story.ask(outlast::agent::truth::begin(b, &of, &call))
+    else {
+        panic!("it is not taken over")
+    };
+    story.ask(outlast::agent::truth::end(opening, &outlast::agent::truth::Outcome::Unknown));
+    assert!(told().iter().all(in_doubt), "{:?}", told());
+    let entry = story.store.entry(run, Seq(1)).unwrap().unwrap();
+    let entry = outlast_server::api::read::gist::as_told(&*story.store, entry).unwrap();
+    assert_eq!(entry.closed_at, None, "nobody saw its end");
+}
+
+// Bug: a fork that had not begun told nothing of its origin, and the origin's session as its own.
+#[test]
+fn a_fork_that_has_not_begun_tells_what_it_is_a_fork_of() {
+    let story = Story::empty();
+    let run = story.start("r", None, Spec { name: Some("nightly".into()), ..Spec::default() });
+    let actor = story.claim(run, story.register(7), false);
+    story.ask(outlast::agent::session::keep(
+        actor,
+        outlast::agent::session::key(None, 0),
+        &outlast::agent::session::Session { id: "of-r".into(), spoiled: false, directory: None },
+    ));
+    shown(&story, "outlast fork nightly --at 1");
+    for line in ["outlast show nightly-fork", "outlast show nightly-fork -v"] {
+        let told = shown(&story, line);
+        let words = "a fork of nightly: it shares the first 1 entry; it has not begun";
+        assert!(told.contains(words) && !told.contains("of-r"), "{line}: {told}");
+    }
+    assert!(shown(&story, "outlast show nightly -v").contains("of-r"));
+}
+
+// Bug: a limit below what was spent was set without a word, and the next call was refused.
+#[test]
+fn a_limit_below_what_is_spent_is_told_with_the_command_that_raises_it() {
+    let story = Story::empty();
+    let run = story.start("r", None, Spec::default());
+    let actor = story.claim(run, story.register(7), false);
+    let seq = story.go(actor, "one");
+    story.answer(actor, seq);
+    let told = shown(&story, "outlast budget r --set-usd 0.001");
+    assert!(told.contains("at its limit now: 0.003 of 0.001 usd spent; raise it with"), "{told}");
+    assert!(told.contains("`outlast budget r --add-usd 0.10`"), "{told}");
+    assert!(!shown(&story, "outlast budget r --set-usd 5").contains("at its limit"));
+    assert!(!shown(&story, "outlast budgets set all --set-usd 5").contains("at its limit"));
+    let seq = story.go(actor, "two");
+    story.answer(actor, seq);
+    let told = shown(&story, "outlast budgets set all --set-usd 0.002");
+    assert!(told.contains("budget all is at its limit now: 0.003 of 0.002 usd spent"), "{told}");
+    assert!(told.contains("`outlast budgets raise all --add-usd 0.10`"), "{told}");
+}
+
 /// Bug: a parent cost the sum with its children in `ls` and `show`, and its own alone in the digest; a call that failed was
 /// one of the calls of `inspect`, and none of those of `show`. Cause: each face took its figures where it found some.
 #[test]
@@ -639,7 +729,7 @@ fn a_run_has_one_cost_and_one_number_of_calls_on_every_face() {
         ("outlast show run-1", vec![cost, "for 1 call,", "1 call failed"]),
         ("outlast show run-1 -v", vec![cost, "for 1 call,", "1 call failed"]),
         ("outlast inspect run-1", vec![cost, "for 1 call;", "1 call failed"]),
-        ("outlast budget run-1", vec![cost]),
+        ("outlast budget run-1", vec![cost, "these are amounts with children", "1 of its calls failed"]),
         ("outlast digest --since 1h", vec![cost, "2 calls, 0.006 usd billed; 1 call failed"]),
     ] {
         let said = shown(&story, line).replace("\n  ", " ");

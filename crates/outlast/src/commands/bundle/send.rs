@@ -17,8 +17,8 @@ const STOP: Duration = Duration::from_secs(60);
 
 /// Move a run to another machine, where it goes on
 ///
-/// It is stopped here, and sent with its files, its journal and what is left of its budget by the ssh of this machine. Outlast
-/// is installed there, and has the keys. If it is cut off, type it again: it goes on.
+/// The run is stopped here, and sent with its files, its journal and what is left of its budget by the ssh of this machine.
+/// Outlast has to be installed there, and to have the keys. If the move is cut off, type it again: it goes on.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast move nightly ssh://build.example.com\n  outlast move nightly ssh://me@build:2222/srv/nightly"

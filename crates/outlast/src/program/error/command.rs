@@ -18,7 +18,7 @@ pub enum CommandError {
     NotEnded { run: String, status: Status },
     #[error("run {run} stays: it has ended, and a call of it, or of a run below it, is in flight")]
     CallInFlight { run: String },
-    #[error("run {run} stays: it is the newest of its store, and holds the place of the next run's number")]
+    #[error("run {run} stays: the newest run of a store cannot be removed before another has begun")]
     NewestStays { run: String },
     #[error("run {run} stays: a run above it, or below it, can go on")]
     RunStays { run: String },

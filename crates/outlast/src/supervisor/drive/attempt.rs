@@ -464,7 +464,7 @@ async fn note(seen: &Seen, beat: &Beat) {
             time::span(i64::try_from(*ms).unwrap_or(i64::MAX))
         )),
         Seen::Diverged { untaken } => say(&format!(
-            "the restarted agent asks something new, and leaves {untaken} recorded answers untaken: one with checkpoints \
+            "the restarted agent asks something new, and leaves {untaken} recorded answers unused: one with checkpoints \
              of its own goes on like this; any other pays again for what it asks anew"
         )),
         _ => {}
