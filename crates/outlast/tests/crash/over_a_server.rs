@@ -187,7 +187,7 @@ fn a_run_is_removed_from_afar_with_its_files_and_what_it_has_cost_stays() {
     fleet.does(&["rm", "halted"]).code(1).tells(&["has not ended", "outlast cancel nightly"]);
     fleet.does(&["budget", "halted", "--add-calls", "9"]).code(0);
     fleet.does(&["cancel", "halted"]).code(0);
-    fleet.does(&["rm", "halted"]).code(1).tells(&["it is the newest of its store", "outlast run -- true"]);
+    fleet.does(&["rm", "halted"]).code(1).tells(&["the newest run of a store", "outlast run -- true"]);
     fleet.bed.does(&["run", "--run", "newer", "--", "true"]).code(0);
     let spent = |fleet: &Fleet| fleet.json(&["spend", "--by", "model"])["lines"].clone();
     let (before, files) = (spent(&fleet), fleet.bed.path("state/runs.db.runs/halted"));

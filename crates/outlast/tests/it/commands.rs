@@ -429,7 +429,7 @@ fn all_ended_runs_with_a_tag_are_removed_and_one_that_has_not_ended_is_named() {
     let (told, done) = removed(&context(), &story, &["outlast", "rm", "d"]);
     let error = done.unwrap_err();
     assert_eq!((told.as_str(), error.code()), ("", "run_stays"));
-    assert!(error.to_string().contains("it is the newest of its store"), "{error}");
+    assert!(error.to_string().contains("the newest run of a store"), "{error}");
     let left = json(&story, "outlast ls --json");
     let ids: Vec<&str> =
         left["runs"].as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap()).collect();
