@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { ONCE, useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
-import { Journal, isOwn, told as said } from "./journal.js";
+import { Journal, isOwn, standing, told as said } from "./journal.js";
 import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
 import { Command, Meter, Problem, Spent, State, Tags, To, Waits, paid } from "./parts.js";
@@ -228,8 +228,8 @@ function Partings({ run, attempts, entries }) {
   const isUsual = entries.some((e) => e.key?.startsWith("outlast:session"));
   if (!parted.length || (isUsual && run.halt?.code !== "diverged")) return null;
   return html`<div class="note care">
-    ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} left its recorded past at
-      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while${" "}
+    ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} asked something new at
+      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}> while${" "}
       ${some(a.diverged_untaken, "recorded answer")} were left.</p>`)}
     <p class="soft mono">outlast journal ${clean(run.run)} --divergence</p>
   </div>`;
@@ -247,7 +247,8 @@ function Lives({ run, attempts, entries, printed }) {
       if (!isOwn(e) && (!had.last || had.last.closed_at)) had.last = e;
       if (e.kind !== "call") continue;
       if (e.gist) had.words = e.gist;
-      had.calls += 1;
+      // As everywhere: the calls that were paid.
+      if (e.state !== "failed" || e.spent_nano_usd) had.calls += 1;
       had.cost += e.spent_nano_usd;
     }
     return found;
@@ -273,7 +274,7 @@ function Lives({ run, attempts, entries, printed }) {
 }
 
 /** Tells whether a death cut the entry off, or came after it. */
-const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && e.state !== "unknown" ? "after" : "within");
+const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && standing(e) !== "unknown" ? "after" : "within");
 
 function Budget({ units }) {
   const used = units.filter((u) => u.limit !== null || u.spent > 0);
