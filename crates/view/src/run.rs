@@ -84,7 +84,7 @@ pub fn with_children(view: &RunView) -> Option<i64> {
 
 shape! {
     /// Batch job: its items by standing, and its pace.
-    pub Job(job: &job::Job, view: &RunView; let (c, pace) = (&job.counts, pace(job, view))) {
+    pub Job(job: &job::Job, view: &RunView; let (c, pace) = (&job.counts, pace(&job.counts))) {
         /// Name of the job, which runs of several inputs may share.
         name: String = job.name.clone();
         /// Number of items, those that no worker has claimed yet among them.
@@ -99,9 +99,9 @@ shape! {
         skipped: i64 = c.skipped;
         /// Items among these that the input of the last start no longer has.
         vanished: i64 = c.vanished;
-        /// Items finished per minute of active time; `None` before `PACED_MS` of it.
+        /// Items finished per minute in which a process worked; `None` before `PACED_MS` of such time.
         per_minute: Option<f64> = pace;
-        /// Active time until the last item is finished, at that pace; `None` if nothing is left or no pace is known.
+        /// Time of work until the last item is finished, at that pace; `None` if nothing is left or no pace is known.
         left_ms: Option<i64> = left_ms(job, view, pace);
     }
 }
@@ -111,12 +111,11 @@ pub fn job(view: &RunView) -> Option<Job> {
     view.run.job.as_deref().map(|job| Job::new(job, view))
 }
 
-/// Shortest active time, in milliseconds, of which a pace is told: it is noted with the heartbeats, and items end between them.
+/// Shortest time of work, in milliseconds, of which a pace is told: it is noted with the heartbeats, and items end between them.
 const PACED_MS: i64 = 1_000;
 
-fn pace(job: &job::Job, view: &RunView) -> Option<f64> {
-    let (c, active_ms) = (&job.counts, view.envelope.spent[Unit::ActiveMs]);
-    (active_ms >= PACED_MS).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
+fn pace(c: &job::Counts) -> Option<f64> {
+    (c.worked_ms >= PACED_MS).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / c.worked_ms as f64)
 }
 
 fn left_ms(job: &job::Job, view: &RunView, pace: Option<f64>) -> Option<i64> {

@@ -40,6 +40,9 @@ pub struct Counts {
     pub expected: i64,
     /// Number of recorded items that this input no longer has.
     pub vanished: i64,
+    /// Milliseconds in which a process worked on the job, as posted until `worked_until`. Several at once count once.
+    pub worked_ms: i64,
+    pub worked_until: Micros,
 }
 
 impl Counts {
@@ -51,6 +54,12 @@ impl Counts {
             Standing::Dead => self.dead,
             Standing::Skipped => self.skipped,
         }
+    }
+
+    /// Adds the `ms` milliseconds before `now` in which a process worked, without those that are posted already.
+    pub fn work(&mut self, ms: i64, now: Micros) {
+        self.worked_ms += ms.min(now.ms_since(self.worked_until));
+        self.worked_until = self.worked_until.max(now);
     }
 
     pub fn of_mut(&mut self, standing: Standing) -> &mut i64 {
@@ -157,4 +166,23 @@ pub struct ItemEnded {
     pub standing: Standing,
     pub tries: i64,
     pub spent: Amounts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: two processes on one job halved its pace. Cause: the pace was that of the sum of their times.
+    #[test]
+    fn time_in_which_several_processes_work_counts_once() {
+        let mut counts = Counts::default();
+        for (ms, at_ms, wanted) in
+            [(1000, 5000, 1000), (900, 5000, 1000), (1500, 6000, 2000), (200, 9000, 2200)]
+        {
+            counts.work(ms, Micros(at_ms * 1000));
+            assert_eq!(counts.worked_ms, wanted);
+        }
+        counts.work(100, Micros(8_000_000));
+        assert_eq!((counts.worked_ms, counts.worked_until), (2200, Micros(9_000_000)), "the clock went back");
+    }
 }

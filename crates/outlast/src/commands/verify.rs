@@ -181,9 +181,8 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<S
 /// Checks a job's counts against its items. Returns what is wrong, and whether it was repaired.
 fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
-    // How many items the input has stands nowhere else.
-    let Counts { expected, vanished, .. } = job.counts;
-    let mut counts = Counts { expected, vanished, ..Counts::default() };
+    // What is not counted from the items stands nowhere else.
+    let mut counts = Counts { open: 0, done: 0, failed: 0, dead: 0, skipped: 0, ..job.counts };
     for row in items::each(store, view.run.no) {
         *counts.of_mut(row?.detail.standing) += 1;
     }

@@ -286,6 +286,16 @@ pub fn a_spared_failure_does_not_count_against_its_item(s: &Stage) {
     s.refuses("unknown_item", SpareItem { run: a.run, key: "none".into(), seq });
 }
 
+pub fn time_in_which_two_workers_work_counts_once_for_their_job(s: &Stage) {
+    let a = worker(s);
+    let b = next(s, &a);
+    let worked = || s.row(a.run).job.unwrap().counts.worked_ms;
+    a.pulse(60_000);
+    assert_eq!(worked(), 60_000);
+    b.pulse(60_000);
+    assert!(worked() < 120_000, "{} ms", worked());
+}
+
 pub fn an_item_that_a_live_sibling_failed_is_not_run_again(s: &Stage) {
     let a = worker(s);
     let other = next(s, &a);

@@ -75,7 +75,7 @@ impl Settle {
         }
         if self.active_ms > 0 {
             let active = process::Active { run: self.opening.run, attempt: self.attempt, ms: self.active_ms };
-            process::post_active(l, &active)?;
+            process::post_active(l, &active, now)?;
         }
         self.describe(l);
         let charged = within::Charged::of(l);

@@ -42,7 +42,7 @@ impl EndAttempt {
         let stopped = self.exit.stopped || is_asked && !self.exit.oom;
         let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
         let outage = awaited.map(|(outage, _)| outage.clone());
-        post_active(l, &Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
+        post_active(l, &Active { run: self.run, attempt: self.attempt, ms: self.active_ms }, now)?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
             a.exit = Some(Exit { outage, stopped, ..self.exit.clone() });

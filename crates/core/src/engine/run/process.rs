@@ -146,7 +146,7 @@ struct ClockSet {
 }
 
 fn pulse(l: &mut Loaded, a: &Active, clock: ClockSet, now: Micros) -> Result<Pulse, Error> {
-    post_active(l, a)?;
+    post_active(l, a, now)?;
     let run = l.run(a.run)?;
     // A clock that had halted the run before it went back was ahead, and is right now. What began since the renewal
     // before may have begun by the new time.
@@ -176,8 +176,8 @@ fn pulse(l: &mut Loaded, a: &Active, clock: ClockSet, now: Micros) -> Result<Pul
     Ok(Pulse { run: run.no, status: run.status, stop_requested: run.stop_requested, halt: run.halt.clone() })
 }
 
-/// Adds the active time to the attempt and to its run's envelope.
-pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
+/// Adds the active time to the attempt, to its run's envelope and to a job's time of work.
+pub fn post_active(l: &mut Loaded, a: &Active, now: Micros) -> Result<(), Error> {
     if a.ms <= 0 {
         return Ok(());
     }
@@ -185,6 +185,11 @@ pub fn post_active(l: &mut Loaded, a: &Active) -> Result<(), Error> {
     attempt.active_ms += a.ms;
     let own = l.run(a.run)?.envelope();
     l.envelope_mut(own)?.spent[Unit::ActiveMs] += a.ms;
+    if l.run(a.run)?.job.is_some()
+        && let Some(job) = &mut l.run_mut(a.run)?.job
+    {
+        job.counts.work(a.ms, now);
+    }
     Ok(())
 }
 
