@@ -39,6 +39,28 @@ def test_progress_is_lines_where_it_is_asked_for_and_nobody_is_at_a_terminal(rt,
 def test_progress_tells_rate_time_left_and_cost():
     stats = progress.Stats(total=100, done=55, cached=10, failed=5, cost_usd=3.0, seconds=10.0)
     assert progress.line(stats, 10, 1.0) == "60 of 100, 5.0/s, 0:08 left, 55 done, 10 cached, 5 failed, 3.00 usd, about 4.60 in all"
+    stats.elsewhere = 20
+    assert progress.line(stats, 10, 1.0).startswith("80 of 100, 7.0/s, 0:02 left, 75 done"), "what other processes did counts"
+
+
+def test_progress_counts_what_others_ended_meanwhile(rt):
+    """Bug: with two processes on one job, each told its own pace, and the time that it would have taken alone."""
+    go = threading.Event()
+
+    def fn(i):
+        assert i or go.wait(60)
+        return i
+
+    # A batch of its own has an attempt and counts of its own, as another process has.
+    first = batch(rt, range(10), fn, concurrency=1)
+    until(lambda: outlast.job("j", store=rt).counts["open"] and next(outlast.job("j", store=rt).items("open"), None))
+    other = batch(rt, range(10), fn)
+    until(lambda: other.stats.done == 9)
+    assert (first.stats.done, first.stats.elsewhere) == (0, 9)
+    assert progress.line(first.stats, 0, 0.0).startswith("9 of 10")
+    go.set()
+    assert first.wait().stats.done == other.wait().stats.done == 10
+    assert (first.stats.elsewhere, other.stats.elsewhere) == (0, 0)
 
 
 def test_a_store_that_does_not_last_is_warned_of(monkeypatch, tmp_path):

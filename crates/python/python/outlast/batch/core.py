@@ -17,6 +17,7 @@ from ..metering import Meter
 from ..opening import RunSpec, Store, typed
 from ..say import say
 from ..steps import life
+from ..views import RunView
 from . import plan as plans, progress
 from .jobrun import JobRun
 from .options import MOST_EQUAL_FAILURES, Options
@@ -143,6 +144,7 @@ class Core:
         self._opened = False
         self.out: OutFile | None = None
         self._is_dropped = False
+        self._elsewhere_before = 0
         # What is held for calls without an answer, in words.
         self._in_doubt: str | None = None
         #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
@@ -175,7 +177,7 @@ class Core:
             self.open_run = open_run = self.run.join()
             if expired:
                 self._reset(recorded)
-            self._begin(view.budget.usd.spent, len(recorded) > 0 or view.attempts > 0)
+            self._begin(view, len(recorded) > 0 or view.attempts > 0)
         except BaseException as e:
             self.drop_out()
             if open_run is not None:
@@ -187,8 +189,8 @@ class Core:
         if given_up:
             self.workers_start(0)
 
-    def _begin(self, spent_usd: float, resumes: bool) -> None:
-        options, plan = self.options, self.plan
+    def _begin(self, view: RunView, resumes: bool) -> None:
+        options, plan, spent_usd = self.options, self.plan, view.budget.usd.spent
         self.width = Width(options.concurrency)
         self.queue = Queue(plan.fresh(), self.width)
         self.gate = Gate(options.interval)
@@ -204,6 +206,8 @@ class Core:
             cost_usd=self._spent_before,
         )
         self._before = self.stats.ended
+        # Such items that the input does not have.
+        self._elsewhere_before = self._rested_elsewhere(view)
         self.engine.expect_items(self.run._no, self.stats.total, plan.vanished)
         for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
@@ -562,9 +566,16 @@ class Core:
         try:
             view = self.run.view()
             self.stats.cost_usd, self._in_doubt = view.budget.usd.spent, view.in_doubt
+            self.stats.elsewhere = max(0, self._rested_elsewhere(view))
         except Error:
             # The store is closed, or away: what was read last stays.
             pass
+
+    def _rested_elsewhere(self, view: RunView) -> int:
+        """The number of recorded items that run no more by themselves and that this process has not counted."""
+        job, stats = view.raw["job"], self.stats
+        there: int = job["done"] + job["skipped"] + job["dead"]
+        return there - stats.done - stats.skipped - stats.dead - self._elsewhere_before
 
     def all_results(self) -> Iterator[Result]:
         """All results that were given, from the store."""

@@ -37,6 +37,8 @@ class Stats:
     skipped: int = 0
     vanished: int = 0
     cost_usd: float = 0.0
+    #: Items that other processes ended meanwhile, and that this one has not come to yet.
+    elsewhere: int = 0
     #: Since the start, in seconds.
     seconds: float = 0.0
 
@@ -125,17 +127,18 @@ def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: s
 
 def line(stats: Stats, before: int, spent_before: float) -> str:
     """A line with rate, time left, counts, and the cost so far and projected."""
-    worked = max(0, stats.ended - before)
+    ended, pending = stats.ended + stats.elsewhere, stats.pending - stats.elsewhere
+    worked = max(0, ended - before)
     rate = worked / stats.seconds if stats.seconds > 0 else 0.0
-    left = f"{_time(stats.pending / rate)} left" if rate > 0 else "-"
-    parts = [f"{stats.ended:,} of {stats.total:,}", f"{rate:.1f}/s", left, f"{stats.done:,} done"]
+    left = f"{_time(pending / rate)} left" if rate > 0 else "-"
+    parts = [f"{ended:,} of {stats.total:,}", f"{rate:.1f}/s", left, f"{stats.done + stats.elsewhere:,} done"]
     parts += [f"{stats.cached:,} cached"] if stats.cached else []
     parts += [f"{stats.failed + stats.dead:,} failed"] if stats.failed + stats.dead else []
     parts += [f"{stats.skipped:,} skipped"] if stats.skipped else []
     if stats.cost_usd > 0:
         whole = stats.cost_usd
         if worked:
-            whole += (stats.cost_usd - spent_before) / worked * stats.pending
+            whole += (stats.cost_usd - spent_before) / worked * pending
         parts.append(f"{budget.usd(round(stats.cost_usd * budget.NANO))} usd, about {whole:.2f} in all")
     return ", ".join(parts)
 
@@ -185,7 +188,7 @@ class _Tqdm(_Display):
         self._bar = tqdm(total=total, initial=self._before, desc=self._name, file=sys.stderr, dynamic_ncols=True)
 
     def _draw(self, stats: Stats, text: str, last: bool) -> None:
-        self._bar.n = stats.ended
+        self._bar.n = stats.ended + stats.elsewhere
         self._bar.set_postfix_str(", ".join(text.split(", ")[3:]), refresh=True)
         if last:
             self._bar.close()
@@ -201,6 +204,6 @@ class _Rich(_Display):
         self._progress.start()
 
     def _draw(self, stats: Stats, text: str, last: bool) -> None:
-        self._progress.update(self._task, completed=stats.ended, description=text)
+        self._progress.update(self._task, completed=stats.ended + stats.elsewhere, description=text)
         if last:
             self._progress.stop()
