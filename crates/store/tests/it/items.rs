@@ -160,7 +160,9 @@ pub fn an_item_whose_process_died_goes_on_with_its_try(s: &Stage) {
     let item = old.item("a");
     old.ask(old.next_try(item.opening.seq)).unwrap();
     old.process.dies();
+    assert_eq!(s.row(old.run).error.as_deref(), Some("the process that worked on it died"));
     let new = next(s, &old);
+    assert_eq!(s.row(old.run).error, None, "it goes on");
     let again = new.item("a");
     assert_eq!((again.opening.seq, again.try_no, again.tries), (item.opening.seq, 2, 2));
     assert_eq!((again.continued, again.deaths), (true, 1));
@@ -294,6 +296,16 @@ pub fn time_in_which_two_workers_work_counts_once_for_their_job(s: &Stage) {
     assert_eq!(worked(), 60_000);
     b.pulse(60_000);
     assert!(worked() < 120_000, "{} ms", worked());
+}
+
+pub fn a_job_that_its_program_left_keeps_why_until_it_goes_on(s: &Stage) {
+    let a = worker(s);
+    let mut end = a.ending(Then::Interrupt { by_person: false });
+    end.exit.why = Some("20 items failed alike".into());
+    assert_eq!(a.ask(end).unwrap(), Status::Interrupted);
+    assert_eq!(s.row(a.run).why().as_deref(), Some("20 items failed alike"));
+    next(s, &a).ends(Then::Complete);
+    assert_eq!(s.row(a.run).why(), None);
 }
 
 pub fn an_item_that_a_live_sibling_failed_is_not_run_again(s: &Stage) {

@@ -306,6 +306,7 @@ macro_rules! stories {
                 a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three,
                 a_spared_failure_does_not_count_against_its_item,
                 time_in_which_two_workers_work_counts_once_for_their_job,
+                a_job_that_its_program_left_keeps_why_until_it_goes_on,
                 an_item_that_a_live_sibling_failed_is_not_run_again,
                 a_skipped_item_is_a_tombstone,
                 an_item_with_other_content_runs_again_and_its_old_result_is_history,
