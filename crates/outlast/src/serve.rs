@@ -30,7 +30,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, MachineError},
-        exit_code, log,
+        exit_code, host, log,
         say::say,
     },
     proxy_setup,
@@ -146,8 +146,7 @@ pub fn serve(args: ServeArgs, reread: Reread, context: Context) -> Result<u8, Cl
         LogFormat::Text => say(text),
         LogFormat::Json => tracing::info!("{text}"),
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    let runtime = host::runtime(None)?;
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let grpc = match args.grpc {

@@ -38,7 +38,7 @@ use crate::{
     cli::McpArgs,
     program::{
         context::Context,
-        error::{CliError, InsideError, MachineError},
+        error::{CliError, InsideError},
         find, log, told,
     },
     settings::store_address::StoreAddress,
@@ -58,11 +58,7 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let headers = headers(&args, &context)?;
     let secrets = Secrets::of(context.around.variables(), &args.hide_env).with_headers(&headers);
     let way = way(&args, &headers)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(MachineError::Runtime)?;
+    let runtime = crate::program::host::runtime(Some(2))?;
     let (context, store, view, seat) = match &args.run {
         Some(id) => {
             let (store, view) = own_run(id, &args, &context)?;

@@ -1,4 +1,4 @@
-//! The host's clock and random numbers, behind the domain's traits, and this process's umask.
+//! The host's clock and random numbers, behind the domain's traits, and this process's umask and runtimes.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -6,6 +6,7 @@ use std::{
 };
 
 use outlast_core::words::{Clock, Entropy, JumpFilter, Micros};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::program::error::{CliError, MachineError};
 
@@ -68,6 +69,15 @@ pub fn current_umask() -> Result<u32, CliError> {
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let umask = octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
     Ok(umask.ok_or(MachineError::Proc { what: "the umask", why: None })?)
+}
+
+/// Returns a runtime with so many threads that work; `None`: one for each processor. Errors: `Runtime`.
+pub fn runtime(threads: Option<usize>) -> Result<Runtime, MachineError> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().map_err(MachineError::Runtime)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::{
     cli::values,
     program::{
         error::{CliError, MachineError},
-        exit_code,
+        exit_code, host,
     },
 };
 
@@ -70,8 +70,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
         plan: args.plan,
         log: args.log,
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    let runtime = host::runtime(None)?;
     runtime.block_on(async {
         let listener = super::listen(args.listen, "--listen").await?;
         let address = listener.local_addr()?;

@@ -19,7 +19,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, MachineError},
-        exit_code, log,
+        exit_code, host, log,
         say::say,
         server,
     },
@@ -63,8 +63,7 @@ pub fn ui(args: UiArgs, settings: Reread, context: Context) -> Result<u8, CliErr
     let store = context.open(false, Default::default())?;
     let config = config(&settings(&context)?.proxy, &context)?;
     let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), args.read_only);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    let runtime = host::runtime(None)?;
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let node = proxy_setup::join(store, &context, "outlast ui")?;

@@ -40,8 +40,8 @@ use crate::{
     notify::Delivering,
     program::{
         context::Context,
-        error::{CliError, MachineError, RunError},
-        exit_code,
+        error::{CliError, RunError},
+        exit_code, host,
         mark::Mark,
         run_directory::RunDirectory,
         say::say,
@@ -79,11 +79,7 @@ pub struct Plan {
 
 /// Drives the run, attempt after attempt, to its end and returns the exit code.
 pub fn drive(plan: Plan) -> Result<u8, CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(MachineError::Runtime)?;
+    let runtime = host::runtime(Some(2))?;
     let code = runtime.block_on(async {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;

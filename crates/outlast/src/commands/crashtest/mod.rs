@@ -29,7 +29,7 @@ use self::{
 use super::prelude::*;
 use crate::{
     cli::crashtest::{Boundary, CrashtestArgs, Death, Kind},
-    program::{error::MachineError, stops::Moment},
+    program::{error::MachineError, host, stops::Moment},
     render::quote,
     settings::masks,
 };
@@ -47,8 +47,7 @@ const SLOWER: u32 = 20;
 /// Runs the crash test and prints its report. Returns the exit code: 0 sound, 1 findings, 2 not testable.
 pub fn crashtest(args: &CrashtestArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     MachineError::check()?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    let runtime = host::runtime(None)?;
     let report = match tested(args, context, &runtime) {
         Ok(report) => report,
         Err(error) => {
