@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
@@ -20,7 +20,7 @@ use outlast_core::{
     },
     words::{Cause, Micros},
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 pub use self::carry::patience;
 use self::carry::{Answered, Carry, Settling, Tries};
@@ -103,7 +103,7 @@ impl Carry {
         self.host.registry.exchange(self.live.key(), event);
     }
 
-    /// Sends the request and reads the answer to its end.
+    /// Sends the request, and receives its answer.
     async fn upstream(&mut self) {
         let limit = self.host.config.upstream_concurrency;
         // Held until the answer has ended. A waiting call keeps its reservation, and counts as in flight for a drain.
@@ -116,10 +116,9 @@ impl Carry {
         let (registry, key) = (self.host.registry.clone(), self.live.key());
         let connected = move || registry.on(desk::Event::Connected(key));
         let send = self.call.send(&self.host.config, &self.host.pool, self.cap, connected);
-        let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();
-        let mut given_up = Instant::now() + first_byte;
+        let mut given_up = Instant::now() + self.host.config.first_byte_timeout;
         let mut why = Silence::FirstByte;
         let mut send = std::pin::pin!(send);
         let response = loop {
@@ -152,19 +151,20 @@ impl Carry {
                 }
             }
         };
+        self.receive(response, suspends).await;
+    }
+
+    /// Reads an answer to its end. `suspends`: counts the machine's suspends.
+    async fn receive(&mut self, response: Response<Incoming>, mut suspends: watch::Receiver<u64>) {
         self.answer.head_at = Some(Instant::now());
         self.answer.status = Some(response.status().as_u16());
         self.learn(response.status(), response.headers());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
         // In an encoding that is not known the answer passes as it came: its client may know it.
-        let mut decoder = match Decoder::of(encoding, self.host.config.max_answer) {
-            Ok(decoder) => Some(decoder),
-            Err(e) => {
-                self.answer.unreadable = Some(e.to_string());
-                None
-            }
-        };
+        let decoder = Decoder::of(encoding, self.host.config.max_answer);
+        self.answer.unreadable = decoder.as_ref().err().map(ToString::to_string);
+        let mut decoder = decoder.ok();
         self.answer.request_id = ["x-request-id", "request-id"]
             .iter()
             .find_map(|n| headers::text(&head.headers, n))
@@ -192,6 +192,7 @@ impl Carry {
         let mut taken = 0;
         let began = Instant::now();
         let Config { idle_timeout, urged_idle_timeout, .. } = self.host.config;
+        let after_suspend = self.host.config.silence_after_suspend;
         let mut quiet = Quiet::new(idle_timeout, urged_idle_timeout, Duration::ZERO);
         loop {
             let mut asleep_until: Option<Instant> = None;
