@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use outlast_core::{
     engine::{ResolveStep, ResolveTool, Said},
     journal::Payload,
-    run::Life,
 };
 use outlast_server::{api::read::gist, mcp::message};
 
@@ -176,19 +175,11 @@ fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError>
     let mut seqs: Vec<Seq> =
         newest.into_values().filter(|(_, s)| *s != State::Done).map(|(seq, _)| seq).collect();
     seqs.sort_unstable();
-    let attempts = store.attempts(run)?;
     let mut found = Vec::new();
     for seq in seqs {
         let Some(entry) = store.entry(run, seq)? else { continue };
         let is_once = entry.step.as_ref().is_some_and(|d| d.at_most_once && !d.resolved);
-        let works = attempts.iter().any(|a| a.no == entry.attempt && a.is_open());
-        let lives = match entry.instance {
-            Some(no) if works && entry.state == State::Open => {
-                store.instance(no)?.is_some_and(|i| i.life == Life::Live)
-            }
-            _ => false,
-        };
-        if is_once && !lives {
+        if is_once && gist::told_state(store, &entry)? != State::Open {
             found.push(entry);
         }
     }
