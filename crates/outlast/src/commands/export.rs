@@ -25,6 +25,9 @@ pub struct ExportArgs {
     /// Put the run and all runs below it into this file, to go on where `outlast import` takes it; here it is halted then
     #[arg(long, value_name = "FILE", conflicts_with = "transcript")]
     pub bundle: Option<PathBuf>,
+    /// Sign the bundle with this private key of Ed25519, as openssl writes it; only its owner may read the file
+    #[arg(long, value_name = "KEYFILE", requires = "bundle")]
+    pub sign: Option<PathBuf>,
 }
 
 /// Row of the table of a job's results, as Python's `out=` and `to_pandas()` have it.

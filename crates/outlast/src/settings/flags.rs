@@ -23,7 +23,7 @@ const FLAGS: [(SetBy, &str); 3] = [
          attempt bundle cd deny digest dir dry-run failed force fork.name fork.usd from-snapshot hand-over header header-env help \
          help-all hide id into key kill-at loop ls.name ls.tag net no-limit older-than only open pid reason repair \
          rerun result resume resume.all resume.files resume.stay reuse-answers rm.tag set-active set-calls set-loops \
-         set-restarts set-tokens set-usd set-wall state-file take-back to until-eof url withdraw",
+         set-restarts set-tokens set-usd set-wall sign state-file take-back to until-eof url verify withdraw",
     ),
     (
         Owner,

@@ -13,7 +13,7 @@ use outlast_core::{
     engine::Move,
     envelope::Moved,
     store::{Ask as _, Durability, RunFilter, Store},
-    words::RunId,
+    words::{Digest, RunId},
 };
 use outlast_store::Options;
 
@@ -154,6 +154,52 @@ fn a_bundle_that_is_torn_changed_or_none_is_refused_and_nothing_is_written() {
     bed.write("work/a-file", "of somebody's");
     bed.does(&["export", "r", "--bundle", "a-file"]).code(75);
     assert_eq!(bed.text("work/a-file"), "of somebody's");
+}
+
+/// Keys of the examples of RFC 8410.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n";
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+    MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n";
+
+#[test]
+fn a_bundle_without_the_signature_that_is_wanted_is_refused_and_nothing_is_written() {
+    let bed = Bed::without_mock();
+    let bundle = stopped(&bed, "r");
+    bed.write("key", PRIVATE);
+    bed.write("public", PUBLIC);
+    bed.write("another", &PUBLIC.replace("ZuE=", "ZuI="));
+    let export = ["export", "r", "--bundle", text(&bundle), "--sign", "../key"];
+    fs::set_permissions(bed.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
+    bed.does(&export).code(69).tells(&["others can read"]);
+    assert_eq!(bed.status("r"), "interrupted", "it did not leave");
+    fs::set_permissions(bed.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    bed.does(&export).code(0).tells(&[", signed"]);
+    // Killed before its digest is noted: the same file, if it has the signature.
+    cut_off(&bed, "r", &bundle, None);
+    bed.does(&export).code(0).tells(&[", signed"]);
+
+    let import =
+        |key: &str, file: &Path| there(&bed, &["import", text(file), "--into", "../new", "--verify", key]);
+    let unsigned = bed.path("unsigned.bundle");
+    let whole = fs::read(&bundle).unwrap();
+    // The end of one: a signature of 80 bytes and a digest of 56, in frames that zstd passes over.
+    let content = &whole[..whole.len() - 136];
+    let head = &whole[whole.len() - 56..][..16];
+    fs::write(&unsigned, [content, head, &Digest::of(content).0].concat()).unwrap();
+    for (key, file, code, told) in [
+        ("../public", &unsigned, 1, "has no signature"),
+        ("../another", &bundle, 1, "not that of this key"),
+        ("../key", &bundle, 2, "no public key"),
+        ("../nowhere", &bundle, 2, "no public key"),
+    ] {
+        bed.run(import(key, file)).code(code).tells(&[told]);
+        assert!(!bed.path("new").exists());
+        assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 0, "no store is left behind");
+    }
+    bed.run(import("../public", &bundle)).code(0);
+    bed.run(there(&bed, &["show", "r"])).code(0);
+    bed.run(there(&bed, &["import", text(&unsigned)])).code(1).tells(&["is in this store already"]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! The file of a bundle: a tar archive, compressed with zstd, and behind it the SHA-256 of all that comes before.
+//! The file of a bundle: a tar archive, compressed with zstd, behind it a signature if it has one, and the SHA-256 of all
+//! that comes before.
 //!
-//! The digest stands in a frame that zstd's own readers pass over, so that `tar --zstd` lists a bundle. It is checked
-//! before anything is unpacked.
+//! Signature and digest stand in frames that zstd's own readers pass over, so that `tar --zstd` lists a bundle. They are
+//! checked before anything is unpacked.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,6 +14,7 @@ use std::{
 use outlast_core::words::Digest;
 use sha2::{Digest as _, Sha256};
 
+use super::sign::{self, Signer, Verifier};
 use crate::{disk::beside, program::error::BundleError};
 
 /// First bytes of what zstd has compressed.
@@ -21,6 +23,9 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const SKIPPED: [u8; 8] = [0x5d, 0x2a, 0x4d, 0x18, 40, 0, 0, 0];
 const WORD: [u8; 8] = *b"OLBUNDLE";
 const FOOT: usize = SKIPPED.len() + WORD.len() + 32;
+/// Head of such a frame with a signature.
+const SIGNED: [u8; 16] = *b"\x5e\x2a\x4d\x18\x48\0\0\0OLSIGNED";
+const SIGNATURE: usize = SIGNED.len() + sign::LENGTH;
 
 const LEVEL: i32 = 3;
 
@@ -51,10 +56,16 @@ fn foot(digest: &Digest) -> Vec<u8> {
     [&SKIPPED[..], &WORD, &digest.0].concat()
 }
 
-/// Packs files of a directory. The bundle has its name when it is whole and on the disk, and is never put over a file.
-pub fn pack(directory: &Path, names: &[String], file: &Path) -> Result<Digest, BundleError> {
+/// Packs files of a directory, and signs them if there is a key. The bundle has its name when it is whole and on the disk,
+/// and is never put over a file.
+pub fn pack(
+    directory: &Path,
+    names: &[String],
+    file: &Path,
+    signer: Option<&Signer>,
+) -> Result<Digest, BundleError> {
     let fresh = beside(file, ".unfinished");
-    let packed = write(directory, names, file, &fresh);
+    let packed = write(directory, names, (file, fresh.as_path()), signer);
     if packed.is_err() {
         // It would only take room; its name is not that of a bundle.
         let _ = fs::remove_file(&fresh);
@@ -65,7 +76,12 @@ pub fn pack(directory: &Path, names: &[String], file: &Path) -> Result<Digest, B
     })
 }
 
-fn write(directory: &Path, names: &[String], file: &Path, fresh: &Path) -> io::Result<Digest> {
+fn write(
+    directory: &Path,
+    names: &[String],
+    (file, fresh): (&Path, &Path),
+    signer: Option<&Signer>,
+) -> io::Result<Digest> {
     match fs::remove_file(fresh) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -77,7 +93,12 @@ fn write(directory: &Path, names: &[String], file: &Path, fresh: &Path) -> io::R
     for name in names {
         tar.append_path_with_name(directory.join(name), name)?;
     }
-    let Summed { mut to, sum } = tar.into_inner()?.finish()?;
+    let mut summed = tar.into_inner()?.finish()?;
+    if let Some(signer) = signer {
+        let content = Digest(summed.sum.clone().finalize().into());
+        summed.write_all(&[&SIGNED[..], &signer.sign(&content)].concat())?;
+    }
+    let Summed { mut to, sum } = summed;
     let digest = Digest(sum.finalize().into());
     to.write_all(&foot(&digest))?;
     to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -90,8 +111,9 @@ fn write(directory: &Path, names: &[String], file: &Path, fresh: &Path) -> io::R
     Ok(digest)
 }
 
-/// Reads the whole file and returns its digest. Errors: `NotOne`, `Damaged`.
-pub fn check(file: &Path) -> Result<Digest, BundleError> {
+/// Reads the whole file and returns its digest. With a key, it must have the signature of that key. Errors: `NotOne`,
+/// `Damaged`, `Unsigned`.
+pub fn check(file: &Path, verifier: Option<&Verifier>) -> Result<Digest, BundleError> {
     let name = || file.display().to_string();
     let mut read = File::open(file).map_err(|why| BundleError::Unread { file: name(), why })?;
     let (mut head, mut sum) = ([0; 4], Summed { to: io::sink(), sum: Sha256::new() });
@@ -99,12 +121,24 @@ pub fn check(file: &Path) -> Result<Digest, BundleError> {
         return Err(BundleError::NotOne { file: name() });
     }
     read.rewind()?;
-    let body = read.metadata()?.len().saturating_sub(FOOT as u64);
+    let content = read.metadata()?.len().saturating_sub((SIGNATURE + FOOT) as u64);
     let mut end = Vec::new();
-    io::copy(&mut (&mut read).take(body), &mut sum)?;
-    read.take(FOOT as u64).read_to_end(&mut end)?;
+    io::copy(&mut (&mut read).take(content), &mut sum)?;
+    read.take((SIGNATURE + FOOT) as u64).read_to_end(&mut end)?;
+    let content = Digest(sum.sum.clone().finalize().into());
+    let (last, end) = end.split_at(end.len().saturating_sub(FOOT));
+    sum.write_all(last)?;
     let digest = Digest(sum.sum.finalize().into());
-    if end == foot(&digest) { Ok(digest) } else { Err(BundleError::Damaged { file: name() }) }
+    if end != foot(&digest) {
+        return Err(BundleError::Damaged { file: name() });
+    }
+    let signature = last.strip_prefix(&SIGNED);
+    match verifier {
+        Some(verifier) if signature.is_none_or(|signature| !verifier.accepts(&content, signature)) => {
+            Err(BundleError::Unsigned { file: name(), by_another: signature.is_some() })
+        }
+        Some(_) | None => Ok(digest),
+    }
 }
 
 /// Unpacks a bundle that was checked into an empty directory. Errors: `NotOne` for a name that no bundle has.
@@ -143,6 +177,8 @@ fn is_ours(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -156,9 +192,9 @@ mod tests {
         fs::write(from.join(STORE), &noise).unwrap();
         let file = dir.path().join("b");
         let names = [MANIFEST.to_owned(), STORE.to_owned()];
-        let digest = pack(&from, &names, &file).unwrap();
-        assert!(matches!(pack(&from, &names, &file), Err(BundleError::Exists { .. })));
-        assert_eq!(check(&file).unwrap(), digest);
+        let digest = pack(&from, &names, &file, None).unwrap();
+        assert!(matches!(pack(&from, &names, &file, None), Err(BundleError::Exists { .. })));
+        assert_eq!(check(&file, None).unwrap(), digest);
         assert_eq!(manifest(&file).unwrap().unwrap(), b"{}");
         fs::create_dir(&to).unwrap();
         unpack(&file, &to).unwrap();
@@ -166,7 +202,7 @@ mod tests {
         let whole = fs::read(&file).unwrap();
         let code = |bytes: &[u8]| {
             fs::write(&file, bytes).unwrap();
-            check(&file).unwrap_err().fact().0
+            check(&file, None).unwrap_err().fact().0
         };
         for len in [4, 40, FOOT, whole.len() / 2, whole.len() - FOOT, whole.len() - 1] {
             assert_eq!(code(&whole[..len]), "bundle_damaged", "{len}");
@@ -179,6 +215,50 @@ mod tests {
         assert_eq!(code(&[&whole[..], b"x"].concat()), "bundle_damaged");
         for other in [&b""[..], b"PK", b"SQLite format 3\0"] {
             assert_eq!(code(other), "bundle_unknown");
+        }
+    }
+
+    #[test]
+    fn a_signature_fits_one_key_and_one_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let [plain, signed, forged] = ["plain", "signed", "forged"].map(|name| dir.path().join(name));
+        fs::write(dir.path().join(MANIFEST), "{}").unwrap();
+        // Of the example of RFC 8410.
+        let private = "-----BEGIN PRIVATE KEY-----\n\
+            MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
+            -----END PRIVATE KEY-----\n";
+        fs::write(dir.path().join("key"), private).unwrap();
+        fs::set_permissions(dir.path().join("key"), fs::Permissions::from_mode(0o600)).unwrap();
+        let signer = Signer::read(&dir.path().join("key")).unwrap();
+        let (names, key) = ([MANIFEST.to_owned()], signer.verifier());
+        pack(dir.path(), &names, &plain, None).unwrap();
+        let digest = pack(dir.path(), &names, &signed, Some(&signer)).unwrap();
+        assert_eq!(check(&signed, None).unwrap(), digest, "whoever has no key reads it too");
+        assert_eq!(check(&signed, Some(&key)).unwrap(), digest);
+        assert_eq!(manifest(&signed).unwrap().unwrap(), b"{}");
+        let code = |bytes: &[u8]| {
+            fs::write(&forged, bytes).unwrap();
+            check(&forged, Some(&key)).map_err(|e| e.fact().0)
+        };
+        // Whoever changes something can also make the digest anew.
+        let again = |bytes: &[u8]| [bytes, &foot(&Digest::of(bytes))].concat();
+        let (plain, whole) = (fs::read(plain).unwrap(), fs::read(signed).unwrap());
+        assert_eq!(code(&plain), Err("bundle_unsigned"));
+        let (content, signature) = whole[..whole.len() - FOOT].split_at(whole.len() - FOOT - SIGNATURE);
+        assert_eq!(code(&again(&[content, signature].concat())), Ok(digest));
+        let (signed_twice, doubled) = ([content, signature].concat(), [content, content].concat());
+        for (content, signature) in [
+            (content, &signature[1..]),
+            (&content[..content.len() - 1], signature),
+            (&signed_twice[..], signature),
+            (&doubled[..], signature),
+        ] {
+            assert_eq!(code(&again(&[content, signature].concat())), Err("bundle_unsigned"));
+        }
+        for at in 4..content.len() + signature.len() {
+            let mut changed = [content, signature].concat();
+            changed[at] ^= 1;
+            assert_eq!(code(&again(&changed)), Err("bundle_unsigned"), "{at}");
         }
     }
 

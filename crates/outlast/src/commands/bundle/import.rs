@@ -22,6 +22,9 @@ pub struct ImportArgs {
     /// Directory that the run works in from now on, with its files; it is made, or is empty [default: the one of the same name]
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,
+    /// Refuse a bundle that was not signed with the private half of this key, a file as openssl writes it
+    #[arg(long, value_name = "PUBLIC")]
+    pub verify: Option<PathBuf>,
     /// Resume it then, in the background
     #[arg(long)]
     pub resume: bool,
@@ -30,16 +33,25 @@ pub struct ImportArgs {
 /// Makes the run of a bundle here. Files come first, then one commit has all rows: without it, nothing of the run is in the
 /// store. Typed again after a kill, it goes on.
 ///
-/// Errors: `bundle_damaged`, `bundle_unknown`, `bundle_newer`, `run_exists`, and a directory that has other files; nothing
-/// is written then.
+/// Errors: `bundle_damaged`, `bundle_unsigned`, `bundle_unknown`, `bundle_newer`, `bundle_key`, `run_exists`, and a directory
+/// that has other files; nothing is written then.
 pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
-    let received = (args.file == Path::new("-")).then(|| Workplace::new(context)).transpose()?;
-    let file = match &received {
-        Some(place) => place.receive()?,
-        None => context.around.directory().join(&args.file),
-    };
+    let here = context.around.directory();
+    let verifier = args.verify.as_ref().map(|key| Verifier::read(&here.join(key))).transpose()?;
+    let (is_piped, named) = (args.file == Path::new("-"), here.join(&args.file));
     // A file that is none, or a directory that cannot be made, leaves no store behind.
-    let digest = archive::check(&file)?;
+    let checked = if is_piped { None } else { Some(archive::check(&named, verifier.as_ref())?) };
+    // Whoever can write a file could change it after the look: a signature is that of a copy.
+    let received = (is_piped || verifier.is_some()).then(|| Workplace::new(context)).transpose()?;
+    let file = match &received {
+        Some(place) if is_piped => place.receive(&mut std::io::stdin().lock())?,
+        Some(place) => place.receive(&mut File::open(&named)?)?,
+        None => named,
+    };
+    let digest = match checked.filter(|_| received.is_none()) {
+        Some(digest) => digest,
+        None => archive::check(&file, verifier.as_ref())?,
+    };
     let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
     if let Some(old) = manifest.directory.as_deref().filter(|_| context.has_no_file()) {
         directory(old, place_of(args, &manifest), context)?;

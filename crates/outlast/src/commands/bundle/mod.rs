@@ -7,6 +7,7 @@
 pub mod archive;
 pub mod import;
 pub mod send;
+mod sign;
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -24,6 +25,7 @@ use outlast_files::{Id, Objects};
 use outlast_process::identity;
 use serde::Deserialize;
 
+use self::sign::{Signer, Verifier};
 use super::{export::ExportArgs, prelude::*};
 use crate::{
     files::{Files, history::History, of_run},
@@ -122,11 +124,11 @@ impl Workplace {
         Context { place, ..context.clone() }.open(create, Kept::Full)
     }
 
-    /// Keeps what standard input has, and returns its path.
-    fn receive(&self) -> std::io::Result<PathBuf> {
+    /// Keeps what is read, and returns its path.
+    fn receive(&self, from: &mut dyn std::io::Read) -> std::io::Result<PathBuf> {
         let path = self.path.join("received");
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-        std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+        std::io::copy(from, &mut file)?;
         Ok(path)
     }
 
@@ -162,7 +164,7 @@ fn directory_of(view: &RunView) -> Option<String> {
 /// Puts a run into a bundle.
 ///
 /// Errors: `files_in_use` for a run that has not stopped, `run_halted` for one that was moved; `bundle_exists`;
-/// `run_has_parent`. The run stays as it was then.
+/// `bundle_key`; `run_has_parent`. The run stays as it was then.
 pub fn export(
     args: &ExportArgs,
     file: &Path,
@@ -170,17 +172,20 @@ pub fn export(
 ) -> Result<(), CliError> {
     let view = find::run(store, &args.job)?;
     let file = context.around.directory().join(file);
+    let signer = args.sign.as_ref().map(|key| Signer::read(&context.around.directory().join(key)));
+    let signer = signer.transpose()?;
     let begun = Moved::begun(file.to_string_lossy().into_owned(), None);
-    let (whole, manifest) = leave(store, context, &view, begun, None)?;
+    let (whole, manifest) = leave(store, context, &view, begun, (None, signer.as_ref()))?;
     let is_over = matches!(view.run.status, Status::Completed | Status::Cancelled) && view.run.job.is_none();
     if page.look.json {
-        let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "moved": !is_over, "manifest": manifest });
+        let told = json!({ "run": view.run.id, "bundle": whole.bundle, "sha256": whole.sha256, "signed": signer.is_some(), "moved": !is_over, "manifest": manifest });
         return Ok(page.json(&told)?);
     }
     let strong = page.look.paint(Paint::Strong, &called(&view));
     let file = look::clean(&whole.bundle);
     page.line(&format!("{strong}  {} in {file}", manifest.words()))?;
-    page.line(&format!("  sha-256 {}", whole.sha256.as_deref().unwrap_or_default()))?;
+    let signed = if signer.is_some() { ", signed" } else { "" };
+    page.line(&format!("  sha-256 {}{signed}", whole.sha256.as_deref().unwrap_or_default()))?;
     if !is_over {
         page.line("  it goes on where that file is imported, and no longer here")?;
     }
@@ -200,7 +205,7 @@ fn leave(
     context: &Context,
     view: &RunView,
     begun: Moved,
-    into: Option<&str>,
+    (into, signer): (Option<&str>, Option<&Signer>),
 ) -> Result<(Moved, Manifest), CliError> {
     let (run, file) = (called(view), PathBuf::from(&begun.bundle));
     check_leaves_alone(store, view)?;
@@ -217,7 +222,7 @@ fn leave(
     }
     let (digest, manifest) = match file.exists() {
         true if goes_on => {
-            let digest = archive::check(&file)?;
+            let digest = archive::check(&file, signer.map(Signer::verifier).as_ref())?;
             let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
             if manifest.run != view.run.id.as_str() {
                 return Err(BundleError::Exists { file: begun.bundle }.into());
@@ -227,7 +232,7 @@ fn leave(
         true => return Err(BundleError::Exists { file: begun.bundle }.into()),
         false => {
             let family = fence(store, view, Some(&begun))?;
-            let made = make(store, context, family, &file, into);
+            let made = make(store, context, family, &file, (into, signer));
             if made.is_err() {
                 fence(store, view, None)?;
             }
@@ -245,7 +250,7 @@ fn make(
     context: &Context,
     family: Vec<RunView>,
     file: &Path,
-    into: Option<&str>,
+    (into, signer): (Option<&str>, Option<&Signer>),
 ) -> Result<(Digest, Manifest), CliError> {
     let place = Workplace::new(context)?;
     let mut manifest = Manifest {
@@ -288,5 +293,5 @@ fn make(
     let mut names = vec![archive::MANIFEST.to_owned(), archive::STORE.to_owned()];
     let packs = objects.packs().map(|pack| format!("{}/{pack}", archive::FILES));
     names.extend(packs);
-    Ok((archive::pack(&place.path, &names, file)?, manifest))
+    Ok((archive::pack(&place.path, &names, file, signer)?, manifest))
 }

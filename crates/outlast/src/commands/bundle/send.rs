@@ -109,7 +109,7 @@ pub fn send(args: &MoveArgs, Desk { store, by, context, page, wait }: Desk) -> R
     let file = bundles(context)?.join(format!("{}.bundle", view.run.id));
     let begun = Moved::begun(file.to_string_lossy().into_owned(), Some(to.typed.clone()));
     let into = to.directory.clone().or_else(|| directory_of(&view));
-    let (whole, manifest) = leave(store, context, &view, begun, into.as_deref())?;
+    let (whole, manifest) = leave(store, context, &view, begun, (into.as_deref(), None))?;
     let mut ssh = to.ssh();
     ssh.stdin(File::open(&file)?).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let cut_off = |why: String| BundleError::CutOff { run: called(&view), to: to.typed.clone(), why };

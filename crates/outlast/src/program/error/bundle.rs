@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::program::exit_code::{REFUSED, UNAVAILABLE};
+use crate::program::exit_code::{REFUSED, UNAVAILABLE, USAGE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
@@ -18,6 +18,10 @@ pub enum BundleError {
         "{file} was written by a later outlast ({by}): its format is {found}, and this program reads up to {known}"
     )]
     Newer { file: String, by: String, found: u32, known: u32 },
+    #[error("{file} {}", if *.by_another { "has a signature, and not that of this key" } else { "has no signature" })]
+    Unsigned { file: String, by_another: bool },
+    #[error("{file} has no {kind} key to read: {why}")]
+    Key { file: String, kind: &'static str, why: String },
     #[error("{file} is there already")]
     Exists { file: String },
     #[error("run {run} is a part of run {parent}, which it cannot leave")]
@@ -42,6 +46,8 @@ impl BundleError {
             BundleError::NotOne { .. } => ("bundle_unknown", REFUSED),
             BundleError::Damaged { .. } => ("bundle_damaged", REFUSED),
             BundleError::Newer { .. } => ("bundle_newer", REFUSED),
+            BundleError::Unsigned { .. } => ("bundle_unsigned", REFUSED),
+            BundleError::Key { .. } => ("bundle_key", USAGE),
             BundleError::Exists { .. } => ("bundle_exists", REFUSED),
             BundleError::Child { .. } => ("run_has_parent", REFUSED),
             BundleError::Here { .. } => ("run_exists", REFUSED),
@@ -58,6 +64,14 @@ impl BundleError {
                 "copy it again from where it was written; nothing was changed here".into()
             }
             BundleError::Newer { .. } => "import it with that version, or a later one".into(),
+            BundleError::Unsigned { .. } => {
+                "have it written again with `outlast export RUN --bundle FILE --sign KEYFILE`; nothing was changed here"
+                    .into()
+            }
+            BundleError::Key { kind: "private", .. } => {
+                "`openssl genpkey -algorithm ed25519 -out KEYFILE` makes one".into()
+            }
+            BundleError::Key { .. } => "`openssl pkey -in KEYFILE -pubout -out PUBLIC` writes it".into(),
             BundleError::Exists { .. } => "name another file".into(),
             BundleError::Child { parent, .. } => {
                 format!("`outlast export {parent} --bundle FILE` takes all of it along")
