@@ -47,6 +47,11 @@ pub(crate) fn places(directory: &Path) -> Option<Places> {
     })
 }
 
+/// Returns whether a directory is in the working tree of a repository.
+pub fn is_working_tree(directory: &Path) -> bool {
+    places(directory).is_some()
+}
+
 impl Places {
     pub fn read(&self) -> Repository {
         let text = fs::read_to_string(self.own.join("HEAD")).unwrap_or_default();

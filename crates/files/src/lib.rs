@@ -27,8 +27,8 @@ mod unchanged;
 pub use cache::Cache;
 pub use diff::{Change, at, diff};
 pub use error::{Error, Refused};
-pub use git::Repository;
-pub use measure::{Size, measure};
+pub use git::{Repository, is_working_tree};
+pub use measure::{Size, is_local, measure};
 pub use objects::{Collected, Held, Objects};
 /// Name of an object: the SHA-256 of its content.
 pub use outlast_core::words::Digest as Id;

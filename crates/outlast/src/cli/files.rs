@@ -9,7 +9,7 @@ use super::values;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Files (of a new run, for its whole life)")]
 pub struct KeepArgs {
-    /// Keep the files of this directory as each tool leaves them: a directory [default: that in which the command runs], `off`, or `auto`: of a known CLI agent, where that costs nothing to notice. Without it no files are kept
+    /// Keep the files of this directory as each tool leaves them: a directory [default: that in which the command runs], `off`, or `auto`: of a known CLI agent, where that costs nothing to notice. Without it `auto` in a working tree of git, `off` elsewhere
     #[arg(long, value_name = "DIR|auto|off", num_args = 0..=1, require_equals = true, default_missing_value = ".")]
     pub files: Option<String>,
     /// Keep files too that .gitignore names
@@ -26,7 +26,7 @@ pub struct KeepArgs {
 impl KeepArgs {
     /// Returns whether the tree and the command decide if files are kept.
     pub fn is_auto(&self) -> bool {
-        self.files.as_deref() == Some("auto")
+        self.files.as_deref().is_none_or(|word| word == "auto")
     }
 
     /// Returns what is kept with the run; `None`: no files, or the tree decides.

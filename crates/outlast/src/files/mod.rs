@@ -184,10 +184,16 @@ impl Files {
         Ok(Files { objects, root, rules, cache, cache_file, saved_file, own_name, published })
     }
 
-    /// Returns the size of the working directory as it would be kept; `None`: it is more than `most`.
+    /// Returns the size of the working directory as it would be kept; `None`: it is more than `most`, or than the room that
+    /// is left for it, or it is not on a disk of this machine. Errors: also for objects that cannot be used.
     pub fn measure(context: &Context, kept: &KeptFiles, most: Size) -> Result<Option<Size>, FilesError> {
-        let rules = rules(context, kept);
-        Ok(outlast_files::measure(context.around.directory(), &rules, most)?)
+        let root = context.around.directory();
+        let objects = Objects::open(&directory(context)?, true, u64::MAX)?;
+        let room = kept.max_bytes.unwrap_or(MOST).saturating_sub(objects.size());
+        if room < most.bytes || !outlast_files::is_local(root) {
+            return Ok(None);
+        }
+        Ok(outlast_files::measure(root, &rules(context, kept), most)?)
     }
 
     /// Records a snapshot of this machine by `record`, once it is where other machines find it.

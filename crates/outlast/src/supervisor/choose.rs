@@ -36,7 +36,7 @@ use crate::{
         short::{called, short},
         talk,
     },
-    settings::{budgets, env_file, keys, prices, upstreams},
+    settings::{budgets, env_file, keys, prices, store_address::StoreAddress, upstreams},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -45,8 +45,12 @@ const MAX_STDIN: u64 = 256 << 20;
 /// Most unfinished runs of a command, in each status, among which one is looked for.
 const MOST: usize = 200;
 
-/// Largest tree whose files `--files=auto` keeps: its first snapshot, before the agent starts, takes about half a second.
+/// Largest tree whose files are kept by themselves: its first snapshot, before the agent starts, takes less than half a
+/// second, each later one some 20 ms beside a call.
 const AT_ONCE: Size = Size { files: 5_000, bytes: 64 << 20 };
+
+/// Most room that the files of all runs may have for files to be kept by themselves.
+const ROOM: u64 = 1 << 30;
 
 /// Finds the run that `outlast run` continues, or creates a new one.
 ///
@@ -401,7 +405,7 @@ fn login_words(view: &RunView) -> String {
     format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
 }
 
-/// Returns how the run's processes are held, and which files are kept with it; with `--files=auto` those of `auto`.
+/// Returns how the run's processes are held, and which files are kept with it; those of `auto` where the tree decides.
 fn supervision(args: &RunArgs, context: &Context, auto: Option<KeptFiles>) -> Supervision {
     let files = args.keep_files.kept().map(|kept| {
         let whole = |directory: &String| context.around.directory().join(directory);
@@ -412,31 +416,42 @@ fn supervision(args: &RunArgs, context: &Context, auto: Option<KeptFiles>) -> Su
     Supervision { files, ..args.supervise.supervision() }
 }
 
-/// Decides, and says, whether `--files=auto` keeps the files of a new run: those of a known CLI agent, in a directory that is
-/// not above the home directory, and whose first snapshot takes no time that a person notices.
+/// Decides, and says, whether the files of a new run are kept by themselves: those of a known CLI agent, in a directory that
+/// is not above the home directory, and whose first snapshot takes no time that a person notices. Where nobody asked, only
+/// in a working tree of git, beside a store in a file, and what stands in the way is no matter.
 fn kept_by_itself(args: &RunArgs, context: &Context) -> Result<Option<KeptFiles>, CliError> {
     let (around, keep) = (&context.around, &args.keep_files);
-    if !keep.is_auto() || agent::find(&Choice::read(&args.agent), &args.command, around)?.is_none() {
+    let (directory, is_asked) = (around.directory(), keep.files.is_some());
+    let is_meant = is_asked
+        || outlast_files::is_working_tree(directory) && matches!(context.place, StoreAddress::File(_));
+    if !keep.is_auto() || !is_meant {
         return Ok(None);
     }
-    let directory = around.directory();
+    match agent::find(&Choice::read(&args.agent), &args.command, around) {
+        Ok(Some(_)) => {}
+        Err(e) if is_asked => return Err(e),
+        Ok(None) | Err(_) => return Ok(None),
+    }
     let is_above_home = around.var("HOME").is_none_or(|home| Path::new(home).starts_with(directory));
-    let kept = keep.of(".");
-    let size = if is_above_home { None } else { Files::measure(context, &kept, AT_ONCE)? };
-    let Some(Size { files, bytes }) = size else {
-        let most = some(AT_ONCE.files as i64, "file");
-        say(&format!(
-            "files: not kept, as this is no tree of at most {most} and {}; --files keeps them",
-            talk::size(AT_ONCE.bytes as usize)
-        ));
-        return Ok(None);
-    };
-    say(&format!(
-        "files: kept at each tool, {}, {}; --files=off",
-        some(files as i64, "file"),
-        talk::size(bytes as usize)
-    ));
-    Ok(Some(kept))
+    let kept = KeptFiles { max_bytes: keep.files_max.or(Some(ROOM)), ..keep.of(".") };
+    let size = if is_above_home { Ok(None) } else { Files::measure(context, &kept, AT_ONCE) };
+    match size {
+        Ok(Some(Size { files, bytes })) => {
+            let (files, bytes) = (some(files as i64, "file"), talk::size(bytes as usize));
+            say(&format!("files: kept at each tool, {files}, {bytes}; --files=off"));
+            Ok(Some(kept))
+        }
+        Ok(None) if is_asked => {
+            let (most, bytes) = (some(AT_ONCE.files as i64, "file"), talk::size(AT_ONCE.bytes as usize));
+            say(&format!(
+                "files: not kept, as this is no tree of at most {most} and {bytes} on a disk of this machine, or the room for \
+                 kept files is used up; --files keeps them"
+            ));
+            Ok(None)
+        }
+        Err(e) if is_asked => Err(e.into()),
+        Ok(None) | Err(_) => Ok(None),
+    }
 }
 
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.

@@ -253,3 +253,34 @@ fn files_are_kept_by_themselves_of_a_known_agent_in_a_small_tree_of_its_own() {
         bed.does(&["files", id]).code(1).tells(&["--files"]);
     }
 }
+
+#[test]
+fn files_are_kept_without_a_flag_in_a_working_tree_of_git_only() {
+    let bed = Bed::without_mock();
+    bed.write("work/notes", "one\n");
+    let program = bed.write("claude", "#!/bin/sh\necho two >> notes\n");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let run = |id: &str, flags: &[&str], program: &str| {
+        let mut command = bed.outlast(&["run", "--run", id, "--restarts", "0"]);
+        command.args(flags).args(["--", program, "-p", "x"]);
+        bed.run(command).text
+    };
+    assert!(!run("plain", &[], text(&program)).contains("files:"));
+    // A repository, as a snapshot sees it: nothing of it is read but its HEAD.
+    fs::create_dir_all(bed.path("work/.git")).unwrap();
+    bed.write("work/.git/HEAD", "ref: refs/heads/main\n");
+    let first = run("kept", &[], text(&program));
+    let said = first.lines().find(|line| line.starts_with("outlast")).unwrap();
+    assert!(said.contains("files: kept at each tool, 1 file"), "{first}");
+    bed.does(&["files", "diff", "kept"]).code(0).tells(&["+two"]);
+    assert!(!run("other", &[], "true").contains("files:"));
+    assert!(!run("off", &["--files=off"], text(&program)).contains("files:"));
+    assert!(!run("full", &["--files-max", "1MiB"], text(&program)).contains("files:"));
+    for n in 0..5_000 {
+        bed.write(&format!("work/{n}"), "");
+    }
+    assert!(!run("large", &[], text(&program)).contains("files:"), "nobody asked");
+    for id in ["plain", "other", "off", "full", "large"] {
+        bed.does(&["files", id]).code(1).tells(&["--files"]);
+    }
+}

@@ -120,7 +120,7 @@ impl Bed {
     pub fn record(&self, provider: Option<SocketAddr>, usd: Option<Limit>) -> Result<Recording, CliError> {
         self.refresh()?;
         let mut command = self.outlast("run", provider)?;
-        command.args(["--run", RUN, "--record=all", "--restarts=0"]);
+        command.args(["--run", RUN, "--record=all", "--restarts=0", "--files=off"]);
         let limit = match usd {
             Some(Limit::None) => Some("none".to_owned()),
             Some(Limit::At(nano)) => Some(format!("{}.{:09}", nano / 1_000_000_000, nano % 1_000_000_000)),
@@ -214,6 +214,7 @@ impl Bed {
                     RUN,
                     "--usd=none",
                     "--record=all",
+                    "--files=off",
                     RESTARTS,
                     "--env",
                     told::CRASHTEST,
