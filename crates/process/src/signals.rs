@@ -34,6 +34,9 @@ use crate::guardian;
 const HANDLED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CONT, Signal::CHILD];
 
+/// Signals that ask this process to end, in the order in which they are reported.
+pub const ENDING: [Signal; 4] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
+
 /// Ends this process by `signal`, also where whoever executed it had blocked or ignored that signal. Returns only if the
 /// signal ends no process.
 pub fn die_by(signal: i32) -> io::Result<()> {

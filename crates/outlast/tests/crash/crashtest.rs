@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::bed::{Bed, Done, LONGEST, text};
+use crate::bed::{Bed, Done, LONGEST, runs, text, until};
 
 /// Three questions with what an agent does between them: `work(n, said)`.
 const AGENT: &str = r#"
@@ -70,6 +70,33 @@ fn bed() -> Bed {
     let bed = Bed::without_mock();
     std::fs::create_dir(bed.path("tmp")).unwrap();
     bed
+}
+
+// Bug: Ctrl-C ended the test alone. Consequence: the last life waited on for its provider, and the directory with the
+// recording stayed. Cause: lives have process groups of their own, and nobody ended them.
+#[test]
+fn a_signal_ends_the_test_with_its_lives_and_its_directory() {
+    let bed = bed();
+    let out = bed.path("out");
+    // The second life is one of `outlast resume`.
+    let waits = format!(
+        "ask('now what?')\nif os.environ['OUTLAST_ATTEMPT'] != '1':\n    write({:?}, f'{{os.getpid()}} {{os.getppid()}}')\n    time.sleep(300)\n",
+        text(&out)
+    );
+    bed.write("work/agent.py", &format!("{AGENT}{waits}"));
+    for signal in [2, 15] {
+        let mut command = bed.outlast(&["crashtest", "--mock", "--only", "call-stored.1:machine"]);
+        command.env("TMPDIR", text(&bed.path("tmp"))).args(["--", "python3", "-SE", "agent.py"]);
+        let test = bed.start(command);
+        bed.until_file("out");
+        let lives: Vec<u32> = bed.text("out").split(' ').map(|pid| pid.parse().unwrap()).collect();
+        test.signal(signal);
+        test.done().code(128 + signal);
+        // Whoever was killed is reaped by another process.
+        until("nobody is left", || lives.iter().all(|pid| !runs(*pid)).then_some(()));
+        assert_left_alone(&bed);
+        std::fs::remove_file(&out).unwrap();
+    }
 }
 
 /// Nothing of the test is left in the temporary directory, nor in the one that was tested.

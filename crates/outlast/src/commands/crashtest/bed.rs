@@ -11,12 +11,16 @@ use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use outlast_process::{
+    signals::{Signals, die_by},
+    wait::poll,
+};
 use outlast_server::dialect::Upstream;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
@@ -88,6 +92,20 @@ impl Bed {
         Ok(bed)
     }
 
+    /// Waits for a signal that asks for the end of the test: the processes below this one are killed, the directory is
+    /// removed, and this process ends by the signal. Returns only where no signal can be waited for.
+    pub fn end_by_signal(&self, signals: Signals) -> impl Future<Output = ()> + Send + use<> {
+        let (root, below) = (self.root.clone(), self.below.clone());
+        async move {
+            let Ok(came) = signals.next().await else { return };
+            let _for_good = below.hold();
+            // What cannot be removed must not keep this process from its end.
+            let _ = below.strike(Kind::Machine, 0);
+            let _ = copy::remove(&root);
+            let _ = came.into_iter().try_for_each(|signal| die_by(signal.as_raw()));
+        }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -107,10 +125,17 @@ impl Bed {
 
     /// Ends what is left of the last lives, and makes the copy and the store fresh.
     fn refresh(&self) -> io::Result<()> {
+        let _held = self.below.hold();
         self.below.sweep()?;
         copy::remove(&self.path("state"))?;
         DirBuilder::new().mode(0o700).create(self.path("state"))?;
         copy::mirror(&self.path("origin"), &self.work())
+    }
+
+    /// Keeps what the clean run left.
+    pub fn keep_clean(&self) -> io::Result<()> {
+        let _held = self.below.hold();
+        copy::mirror(&self.work(), &self.path("clean"))
     }
 
     /// Runs the command once under `outlast run`, and returns what it asked and was answered. `provider`: a fake one in
@@ -138,8 +163,12 @@ impl Bed {
         if provider.is_some() {
             give_keys(&mut command, &names);
         }
-        let mut child = command.arg("--").args(&self.command).spawn()?;
+        let mut child = {
+            let _held = self.below.hold();
+            command.arg("--").args(&self.command).spawn()?
+        };
         let code = shells(child.wait()?);
+        drop(self.below.hold());
         if code != i32::from(exit_code::OK) {
             return Err(self.not_testable("recorded", Some(code)));
         }
@@ -231,7 +260,7 @@ impl Bed {
     fn life(&self, stage: &Stage, mut command: Command, longest: Duration) -> Result<Option<i32>, CliError> {
         let mut child = {
             // Its first boundary waits for the scene to know it.
-            let mut scene = stage.scene();
+            let (_held, mut scene) = (self.below.hold(), stage.scene());
             let child = command.spawn()?;
             scene.top = child.id();
             child
@@ -242,6 +271,7 @@ impl Bed {
             return Ok(None);
         }
         let status = child.wait()?;
+        drop(self.below.hold());
         match stage.scene().failed.take() {
             Some(error) => Err(error.into()),
             None => Ok(Some(shells(status))),
@@ -265,7 +295,7 @@ impl Bed {
         let open = |name: &str| File::options().append(true).create(true).open(self.path("state").join(name));
         command.current_dir(self.work()).env("PWD", self.work()).env(told::STORE, self.store());
         command.stdin(Stdio::null()).stdout(open("stdout")?).stderr(open("stderr")?);
-        // Ctrl-C is this command's: it ends what is below it itself.
+        // Ctrl-C is this command's: it ends what is below it itself (`end_by_signal`).
         command.process_group(0);
         Ok(command)
     }
@@ -314,6 +344,14 @@ fn shells(status: std::process::ExitStatus) -> i32 {
 /// Waits for the end of a child, without reaping it; false: it goes on after `longest`.
 fn ends_within(child: &Child, longest: Duration) -> io::Result<bool> {
     let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let timeout = Timespec { tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX), tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&timeout))? > 0)
+    let until = Instant::now().checked_add(longest);
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if poll(&mut [PollFd::new(&end, PollFlags::IN)], left)? > 0 {
+            return Ok(true);
+        }
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+    }
 }

@@ -1,6 +1,12 @@
 //! Deaths of the processes below a crash test. Who dies is found in the process table when it dies: nothing is told by name.
 
-use std::{collections::BTreeSet, io, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use outlast_process::proc_table::{self, ProcId, Stat};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -18,6 +24,8 @@ const MOST_LOOKS: usize = 5_000;
 #[derive(Clone, Debug)]
 pub struct Below {
     spared: BTreeSet<ProcId>,
+    /// Held while the crash test starts a process or writes a copy, and for good once a signal ends the test.
+    gate: Arc<Mutex<()>>,
 }
 
 impl Below {
@@ -25,7 +33,12 @@ impl Below {
     pub fn here() -> io::Result<Below> {
         let own = std::process::id();
         let children = proc_table::walk()?.into_iter().filter(|stat| stat.ppid == own);
-        Ok(Below { spared: children.map(|stat| stat.id()).collect() })
+        Ok(Below { spared: children.map(|stat| stat.id()).collect(), gate: Arc::default() })
+    }
+
+    /// Keeps the test from being ended by a signal, or waits for the end of this process if that has begun.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Kills what `kind` says below the process `top`, which is `outlast run`, `outlast resume` or a bare command. Returns

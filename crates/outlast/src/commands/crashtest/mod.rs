@@ -33,7 +33,10 @@ use crate::{
     render::quote,
     settings::masks,
 };
-use outlast_process::reap;
+use outlast_process::{
+    reap,
+    signals::{ENDING, Signals},
+};
 
 /// Time that a life has, when the clean run took less than a twentieth of it.
 const SHORTEST: Duration = Duration::from_secs(60);
@@ -103,7 +106,10 @@ fn tested(
     }
     let below = Below::here()?;
     reap::become_subreaper()?;
+    // One that comes while the directory is copied is taken after that.
+    let signals = Signals::of(&ENDING)?;
     let bed = Bed::make(context, &args.command, below.clone())?;
+    runtime.spawn(bed.end_by_signal(signals));
     let recording = recorded(args, context, &bed, runtime)?.with_rules(masks::load(&context.around)?)?;
     let calls = recording.calls.len();
     let live = args.live.map(|usd| Live::begin(context, bed.path("live.db"), usd, runtime)).transpose()?;
@@ -176,7 +182,7 @@ impl Test<'_> {
         if report.clean.is_empty() && end.code != Some(0) {
             return Err(self.bed.not_testable("played back", end.code));
         }
-        copy::mirror(&self.bed.work(), &self.bed.path("clean"))?;
+        self.bed.keep_clean()?;
         let scene = std::mem::take(&mut *self.stage.scene());
         report.boundaries =
             scene.passed.into_iter().map(|(at, what)| Row { place: place(at, &what), at }).collect();

@@ -494,9 +494,6 @@ pub enum EndedBy {
     LostLease,
 }
 
-/// Signals that ask the supervisor to end the run.
-pub const ENDING: [Signal; 4] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
-
 /// Returns who asks by these signals that the run stops, a person or the machine; `None` if no signal asks for it.
 pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     signals.iter().find_map(|signal| match *signal {

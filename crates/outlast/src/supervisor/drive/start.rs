@@ -18,7 +18,12 @@ use outlast_core::{
     words::{InstanceNo, RunId, RunNo, Seq},
 };
 use outlast_process::{
-    cgroup::ParentGroup, exit_policy::Backoff, groups, signals::Signals, sockets, spawn::Spawner,
+    cgroup::ParentGroup,
+    exit_policy::Backoff,
+    groups,
+    signals::{ENDING, Signals},
+    sockets,
+    spawn::Spawner,
     terminal::Terminal,
 };
 use outlast_server::{
@@ -29,11 +34,7 @@ use outlast_server::{
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
-use super::{
-    Driver, Plan,
-    attempt::{self, KillPoint},
-    live,
-};
+use super::{Driver, Plan, attempt::KillPoint, live};
 use crate::{
     agent::{
         Choice,
@@ -197,7 +198,7 @@ impl Driver {
             confined,
             address,
             spawner: Spawner::start()?,
-            store: Arc::new(Patient::new(store, signals.peek(&attempt::ENDING))),
+            store: Arc::new(Patient::new(store, signals.peek(&ENDING))),
             signals,
             beat,
             seen,
