@@ -6,8 +6,10 @@
 # make dist-test         each of these files installed, tried, upgraded and removed as it is, in an empty place
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
+# make model [EXTENT=3,2,6]   the model of traces explored: so many processes, calls and operations; prints states and their rate
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
+# make crash-foreign [MAX=40]   `outlast crashtest` on examples of SDKs and frameworks, and on CLI agents: so many deaths each
 # make power-loss        the power is lost before each sync of a store, and below a file system (root, loop devices)
 # make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside the npm package, DBOS, Absurd and bare loops
 #
@@ -22,13 +24,15 @@ SHELL := /bin/bash
 USD ?= 0.25
 SEEDS ?= 100000
 FROM ?= 0
+EXTENT ?= 3,2,6
 EACH ?= 3600
+MAX ?= 40
 KILLS ?= 5000
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo program test test-clients python dist dist-test sim crash fuzz power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python dist dist-test sim model crash crash-foreign fuzz power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -56,6 +60,9 @@ sim:
 	cargo build --release -p outlast-sim
 	@$(TARGET)/release/outlast-sim $(SEEDS) $(FROM)
 
+model:
+	@OUTLAST_MODEL=$(EXTENT) cargo test --release --quiet -p outlast-sim --test it -- --nocapture --test-threads 1 the_model_of_traces
+
 fuzz:
 	@scripts/setup.sh cc
 	@scripts/fuzz.sh $(EACH)
@@ -64,6 +71,11 @@ fuzz:
 crash: | system venv
 	@cargo build --release --quiet -p outlast -p outlast-python -p outlast-sim
 	@OUTLAST_BIN=$(TARGET)/release/outlast $(PYTHON) scripts/crash/campaign.py --kills $(KILLS) --postgres $(if $(SEED),--seed $(SEED))
+
+crash-foreign: build venv .venv-clients/ready
+	@scripts/setup.sh npm
+	@scripts/clis.sh $(TARGET)/clis
+	@OUTLAST_BIN=$(OUTLAST) $(PYTHON) scripts/crash/foreign.py --max $(MAX)
 
 # In a place of its own: peers are no part of the tests.
 power-loss: build venv

@@ -1,5 +1,9 @@
 //! The model of traces, explored: whatever its acts allow keeps the promises, over processes that die, take over and settle
 //! late. And each act that it refuses would break one: a system that does it all the same is found.
+//!
+//! `make model` explores further: `OUTLAST_MODEL` is the number of processes, calls and operations.
+
+use std::time::Instant;
 
 use outlast_core::journal::{Kind, State};
 use outlast_sim::trace::model::{Act, Entry, Of, Sum, World, Wrong};
@@ -11,10 +15,11 @@ const SLOT: Of = (RUN, 0);
 const LIMIT: i64 = 100;
 /// Reservation of a call: two of them do not fit.
 const BOUND: i64 = 60;
-const PROCESSES: i64 = 2;
 
 /// One run, its processes, a call after another and a tool that is not to be called twice.
 struct Exploration {
+    /// Processes that register, die and take the run over, each once.
+    processes: i64,
     calls: i64,
     /// Most entries that are opened or taken over.
     operations: i64,
@@ -169,9 +174,9 @@ impl Model for Exploration {
     }
 
     fn actions(&self, store: &Store, steps: &mut Vec<Step>) {
-        for process in 1..=PROCESSES {
+        for process in 1..=self.processes {
             steps.extend([Step::Register(process), Step::Bury(process)]);
-            if store.attempts < PROCESSES {
+            if store.attempts < self.processes {
                 steps.push(Step::Claim(process));
             }
             for attempt in 1..=store.attempts {
@@ -241,21 +246,28 @@ impl Model for Exploration {
     }
 }
 
-/// `OUTLAST_MODEL_OPERATIONS` explores further.
 #[test]
 fn whatever_the_model_of_traces_allows_keeps_the_promises() {
-    let asked = std::env::var("OUTLAST_MODEL_OPERATIONS");
-    let operations = asked.map_or(3, |n| n.parse().expect("a number of operations"));
-    let checked = Exploration { calls: 1, operations, ignores: None }.checker().threads(2).spawn_bfs().join();
-    println!("{} states", checked.unique_state_count());
+    let extent = std::env::var("OUTLAST_MODEL").unwrap_or_else(|_| "2,1,3".to_owned());
+    let numbers: Vec<i64> = extent.split(',').map(|n| n.parse().expect("a number")).collect();
+    let [processes, calls, operations] = numbers[..] else { panic!("PROCESSES,CALLS,OPERATIONS: {extent}") };
+    let began = Instant::now();
+    // By depth: by breadth, all states of a depth would be in memory at once.
+    let checked =
+        Exploration { processes, calls, operations, ignores: None }.checker().threads(2).spawn_dfs().join();
+    let (states, seconds) = (checked.unique_state_count(), began.elapsed().as_secs_f64());
+    println!(
+        "{processes} processes, {calls} calls, {operations} operations: {states} states in {seconds:.1} s, {:.0} a second",
+        states as f64 / seconds
+    );
     checked.assert_properties();
-    assert!(checked.unique_state_count() > 1_000);
+    assert!(states > 1_000);
 }
 
 /// Finds the promise that a system breaks, within so many steps, which does what the model refuses so.
 #[track_caller]
 fn breaks(promise: &'static str, calls: i64, steps: usize, ignores: fn(&Wrong) -> bool) {
-    let system = Exploration { calls, operations: 4, ignores: Some(ignores) };
+    let system = Exploration { processes: 2, calls, operations: 4, ignores: Some(ignores) };
     let checked = system.checker().target_max_depth(steps + 2).spawn_bfs().join();
     assert!(checked.discovery(promise).is_some(), "nobody noticed");
 }
