@@ -34,6 +34,8 @@ use crate::program::say::say;
 /// Result of the last heartbeat, by which the supervisor learns of stops, halts and lost leases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Word {
+    /// Attempt in which the heartbeat was sent; `None` before the first one.
+    attempt: Option<(AttemptNo, InstanceNo)>,
     pub pulse: Option<Pulse>,
     /// Whether this process was declared dead meanwhile: the supervisor must claim the run again.
     pub dead: bool,
@@ -75,7 +77,7 @@ impl Beat {
         *self.attempt() = Some((attempt, instance));
         // Of an instance that was declared dead since, nothing is trusted.
         self.cut_off.begin(self.renewed_at(instance).unwrap_or(0));
-        self.word.send_replace(Word::default());
+        self.word.send_replace(Word { attempt: Some((attempt, instance)), ..Word::default() });
     }
 
     /// Records that the attempt is over. Returns the active time in milliseconds that no heartbeat has posted yet.
@@ -89,7 +91,7 @@ impl Beat {
         let open = *self.attempt();
         // The proxy may have learnt of the verdict first and registered this process anew.
         if open.is_some_and(|(_, instance)| instance != self.node.instance()) {
-            self.word.send_modify(|word| word.dead = true);
+            self.word.send_if_modified(|word| word.hear(open, None, true));
         }
         let renewed = self.attempts.now(&self.node).await;
         let is_dead = matches!(renewed, Err(Error::Engine(engine::Error::InstanceDead)));
@@ -100,12 +102,7 @@ impl Beat {
         }
         // Without an answer the next beat may succeed: an outage is no verdict, and ends no agent.
         let pulse = renewed.ok().and_then(|pulses| pulses.into_iter().next());
-        self.word.send_if_modified(|word| {
-            let new = Word { pulse: pulse.or_else(|| word.pulse.clone()), dead: word.dead || is_dead };
-            let changed = *word != new;
-            *word = new;
-            changed
-        });
+        self.word.send_if_modified(|word| word.hear(open, pulse, is_dead));
     }
 
     /// Returns the time at which the newest renewal of `instance` was submitted; `None` if this process acts as another
@@ -137,6 +134,24 @@ impl Beat {
 }
 
 impl Word {
+    /// Takes the result of a heartbeat that was sent in `attempt`. Returns whether the word is another one now: a late result
+    /// of an earlier attempt changes nothing.
+    fn hear(
+        &mut self,
+        attempt: Option<(AttemptNo, InstanceNo)>,
+        pulse: Option<Pulse>,
+        is_dead: bool,
+    ) -> bool {
+        if self.attempt != attempt {
+            return false;
+        }
+        let pulse = pulse.or_else(|| self.pulse.clone());
+        let new = Word { attempt, pulse, dead: self.dead || is_dead };
+        let changed = *self != new;
+        *self = new;
+        changed
+    }
+
     /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run's status lets no agent
     /// run, or this process was declared dead.
     pub fn ends(&self) -> bool {
@@ -283,5 +298,22 @@ impl CutOff {
 
     fn attempt(&self) -> MutexGuard<'_, Option<Trusted>> {
         self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A store that is slow answers the last heartbeat of an attempt when the next one has begun.
+    #[test]
+    fn a_late_heartbeat_of_an_earlier_attempt_does_not_end_the_next_one() {
+        let attempt = |no| Some((AttemptNo(no), InstanceNo(no)));
+        let halted = Pulse { run: RunNo(1), status: Status::Halted, stop_requested: false, halt: None };
+        let mut word = Word { attempt: attempt(2), ..Word::default() };
+        assert!(!word.hear(attempt(1), None, true) && !word.hear(attempt(1), Some(halted.clone()), false));
+        assert!(!word.hear(None, None, true) && !word.ends());
+        assert!(word.hear(attempt(2), Some(halted), false) && word.ends());
+        assert!(word.hear(attempt(2), None, true) && word.dead && word.pulse.is_some());
     }
 }
