@@ -57,7 +57,8 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
     page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, &called(view))))?;
     page.text(&text(view, now, look))?;
     if before.is_some() && !run.status.is_ended() {
-        for line in lines(view, now) {
+        // No call is refused for want of a restart.
+        for line in lines(view, now).into_iter().filter(|line| line.unit != Unit::Restarts) {
             let told = used_up(&line, now, None, &called(view));
             told.iter().try_for_each(|told| page.line(&format!("  {told}")))?;
         }
