@@ -187,6 +187,15 @@ impl Walk<'_> {
             && self.unchanged[old.at..][..old.directory.count].iter().all(|is| *is)
     }
 
+    /// Returns whether a name of an unchanged directory need not be looked at: a directory, with its place in the cache's
+    /// order, may have changed below.
+    fn stands(&self, name: &Name, at: usize) -> bool {
+        match &name.check {
+            Check::Below(directory) => self.is_whole(Old { directory, at }),
+            Check::Unneeded | Check::Looks(_) | Check::Always => true,
+        }
+    }
+
     /// Keeps the directory at the walk's path.
     fn directory(
         &mut self,
@@ -225,9 +234,7 @@ impl Walk<'_> {
                 Some((&old.directory.names[index], places[index]))
             });
             let kept = match was {
-                Some((was, _)) if same.is_some() && !matches!(was.check, Check::Below(_)) => {
-                    Some(was.clone())
-                }
+                Some((was, at)) if same.is_some() && self.stands(was, at) => Some(was.clone()),
                 _ => {
                     let above = tree::enter(&mut self.path, &name);
                     let kept = self.name(&in_directory, &name, was)?;
