@@ -6,7 +6,7 @@
 # make dist-test         each of these files installed, tried, upgraded and removed as it is, in an empty place
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
-# make model [EXTENT=3,2,6]   the model of traces explored: so many processes, calls and operations; prints states and their rate
+# make model [EXTENT=3,2,5]   the model of traces explored: so many processes, calls and operations; prints states and their rate
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
 # make crash-foreign [MAX=40]   `outlast crashtest` on examples of SDKs and frameworks, and on CLI agents: so many deaths each
@@ -24,7 +24,7 @@ SHELL := /bin/bash
 USD ?= 0.25
 SEEDS ?= 100000
 FROM ?= 0
-EXTENT ?= 3,2,6
+EXTENT ?= 3,2,5
 EACH ?= 3600
 MAX ?= 40
 KILLS ?= 5000
