@@ -4,7 +4,7 @@
 
 pip brings each example from its package's source distribution (kept in DIRECTORY/target/foreign); nothing of it is changed. A program
 is first run alone against `outlast mock`, then killed by `outlast crashtest --mock`. DIRECTORY (this repository) has the
-interpreters with the packages, .venv and .venv-clients, and the CLI agents in target/clis (`scripts/clis.sh`). Prints a table in
+interpreters with the packages, .venv and .venv-clients, and CLI agents in target/clis (`scripts/clis.sh`). Prints a table in
 Markdown, and each finding below it. Exits with 1 if a program could not be tested, or has a finding that its row does not expect.
 """
 
@@ -64,7 +64,6 @@ PROGRAMS = (
     agents("memory.advanced_sqlite_session_example"),
     agents("memory.encrypted_session_example"),
     Program("Claude Code", "@anthropic-ai/claude-code", "2.1.197", (), ("claude", "-p", "--", "Say hello."), "target/clis"),
-    Program("Codex", "@openai/codex", "0.169.0", (), ("codex", "exec", "--skip-git-repo-check", "-m", "gpt-5", "Say hello."), "target/clis"),
 )
 
 #: Settings by which no program asks a person, tells others of itself, or looks for a newer version.
@@ -121,7 +120,7 @@ def tested(program: Program, args: argparse.Namespace, mock: str, place: Path) -
     if alone.returncode:
         raise Untestable(f"alone it exits with {alone.returncode}: {' '.join(alone.stderr.split())[-300:]}")
     began = time.monotonic()
-    flags = ["--mock", "--json", "--max", str(args.max), *(["--minutes", str(args.minutes)] if args.minutes else [])]
+    flags = ["--mock", "--usd", "none", "--json", "--max", str(args.max), *(["--minutes", str(args.minutes)] if args.minutes else [])]
     done = ended([args.outlast, "crashtest", *flags, "--", *line], 60 * args.minutes + 10 * PATIENCE_S)
     if done.returncode not in (0, 1):
         raise Untestable(" ".join(done.stderr.split())[-400:])
