@@ -183,9 +183,9 @@ fn a_bundle_without_the_signature_that_is_wanted_is_refused_and_nothing_is_writt
         |key: &str, file: &Path| there(&bed, &["import", text(file), "--into", "../new", "--verify", key]);
     let unsigned = bed.path("unsigned.bundle");
     let whole = fs::read(&bundle).unwrap();
-    // The end of one: a signature of 80 bytes and a digest of 56, in frames that zstd passes over.
-    let content = &whole[..whole.len() - 136];
-    let head = &whole[whole.len() - 56..][..16];
+    // The end of one: a signature of 80 bytes and a digest of 48, in frames that zstd passes over.
+    let content = &whole[..whole.len() - 128];
+    let head = &whole[whole.len() - 48..][..16];
     fs::write(&unsigned, [content, head, &Digest::of(content).0].concat()).unwrap();
     for (key, file, code, told) in [
         ("../public", &unsigned, 1, "has no signature"),

@@ -1,6 +1,6 @@
 //! Time of snapshots of a large tree, by the clock and by the processors.
 //!
-//!     cargo run --release -p outlast-files --example cost -- [FILES [BYTES [ROUNDS [TIMES]]]]
+//!     cargo run --release -p outlast-bench --example files-cost -- [FILES [BYTES [ROUNDS [TIMES]]]]
 //!
 //! Makes a tree of text that compresses to a half, and takes its first snapshot, then one after each of some rounds without
 //! a change and with 20 changed files; all that so many TIMES. `scripts/files-cost.py` measures the same through the whole program.
