@@ -401,6 +401,11 @@ pub fn children(of: u32) -> Vec<u32> {
     pids.filter(is_child).collect()
 }
 
+/// Whether a process waits for something.
+pub fn waits(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| stat.starts_with('S'))
+}
+
 /// `/proc/PID/stat` from the state on.
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    bed::{Bed, each, kill, marked, runs, until},
+    bed::{Bed, each, kill, marked, runs, until, waits},
     loop_bed::{INIT, gone, pid, script, shells, supervised, tool},
     stopped::unseen_server,
 };
@@ -102,6 +102,8 @@ fn loop_without_a_task_that_is_terminated_has_not_completed() {
         let body = format!("{INIT}{logger}sleep 100 & true\n{agent}\necho after >> ../told\n");
         let looping = bed.start(script(&bed, shell, "loop.sh", &body));
         let agent_pid = pid(&bed, "agent");
+        // Between two commands a bash does not know that it is cut short: on a full machine the agent may be up before.
+        until("the shell waits for it", || waits(looping.pid()).then_some(()));
         looping.signal(15);
         looping.done().code(128 + 15);
         gone(agent_pid);

@@ -1,7 +1,6 @@
 //! Retries by the proxy itself: of an upstream that was not reached, or refuses for the moment.
 
 use std::{
-    net::TcpListener,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -162,10 +161,7 @@ async fn an_upstream_that_asks_for_longer_is_taken_at_its_word() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_is_never_reached_is_void_after_all_tries() {
     let rig = Rig::in_memory(mock::Options::default()).await;
-    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap();
-    let base = format!("http://{}", nowhere.local_addr().unwrap());
-    drop(nowhere);
-    let server = before(&rig, &base).await;
+    let server = before(&rig, "http://127.0.0.1:9").await;
     let answer = Api::Chat.says("x").to(&server).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));
     let entry = server.closed("r", 1).await;
@@ -176,16 +172,17 @@ async fn an_upstream_that_is_never_reached_is_void_after_all_tries() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_comes_back_is_reached() {
     let rig = Rig::in_memory(mock::Options::default()).await;
-    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = nowhere.local_addr().unwrap();
-    drop(nowhere);
+    // Bound, so that nobody else is given its port; nobody listens there yet.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = socket.local_addr().unwrap();
     let mut config = Config { upstream_retries: 10, ..patient(&rig) };
     config.providers.of_mut(Upstream::OpenAi).base = format!("http://{addr}");
     let server = Arc::new(rig.serve_with(config).await);
     let asking = server.clone();
     let client = tokio::spawn(async move { Api::Chat.says("x").to(&asking).await });
     rests(&server).await;
-    let listener = tokio::net::TcpListener::bind(addr).await.unwrap();
+    let listener = socket.listen(1).unwrap();
     tokio::spawn(async move {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let (mut stream, _) = listener.accept().await.unwrap();
