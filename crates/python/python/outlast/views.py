@@ -71,7 +71,7 @@ class RunView:
 
     @property
     def in_doubt(self) -> str | None:
-        """What is held for calls without an answer, of which only their provider knows whether they are paid, in words; None
+        """Amount held for calls without an answer, of which only their provider knows whether they are paid, in words; None
         where each call was answered."""
         usd = self.budget.usd.in_doubt
         return f"{usd_text(round(usd * NANO))} usd held for calls without an answer, which may be paid" if usd else None

@@ -87,7 +87,7 @@ struct Story {
     /// Word by which commands find this run, and no newer one.
     called: String,
     parent: Option<RunId>,
-    /// Of a fork, the word by which commands find its origin, and the last entry that it shares.
+    /// Origin of a fork: the word by which commands find it, and the last entry that the fork shares.
     origin: Option<(String, Seq)>,
     attempts: Vec<Attempt>,
     drivers: Drivers,

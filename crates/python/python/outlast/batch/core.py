@@ -145,7 +145,7 @@ class Core:
         self.out: OutFile | None = None
         self._is_dropped = False
         self._elsewhere_before = 0
-        # What is held for calls without an answer, in words.
+        # Amount held for calls without an answer, in words.
         self._in_doubt: str | None = None
         #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
         self.claimed: dict[int, tuple[_native.OpenRun, int]] = {}

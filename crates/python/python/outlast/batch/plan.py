@@ -112,7 +112,7 @@ class Source:
 
 
 def _no_items(items: Any) -> str:
-    """What was given that has parts, which are no items, and what to give instead."""
+    """Words for a given value whose parts are no items, and for what to give instead."""
     if isinstance(items, Mapping):
         return "a dict: give list(d.items()), list(d.values()) or list(d)"
     if not hasattr(items, "columns"):
