@@ -3,6 +3,7 @@
 //! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
 //! the third 5xx in a row. Any other answer to a try that was sent since ends it, and where no connection was made, the
 //! first one that is made. An answer to an older try tells nothing: what was in flight may end well while all else fails.
+//! A call that failed while others were answered fails by itself: it begins no outage.
 //! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
 //! a probe that hangs keeps nobody else from asking.
 
@@ -41,6 +42,8 @@ pub struct Outages {
     pub lent_ms: u64,
     longest_pause_ms: u64,
     failing: HashMap<Digest, Failing>,
+    /// Calls under way that failed before others were answered. Another failure of such a call is its own.
+    alone: Vec<Probe>,
 }
 
 #[derive(Debug)]
@@ -55,6 +58,8 @@ struct Failing {
     /// End of the current pause, in monotonic milliseconds.
     next_ms: u64,
     probe: Option<Lent>,
+    /// Calls under way that failed in this row.
+    calls: Vec<Probe>,
 }
 
 /// Place of the probe, as it was lent last.
@@ -67,12 +72,16 @@ struct Lent {
 
 impl Outages {
     pub fn new(longest_pause_ms: u64) -> Outages {
-        Outages { lent_ms: LENT_MS, longest_pause_ms, failing: HashMap::new() }
+        Outages { lent_ms: LENT_MS, longest_pause_ms, failing: HashMap::new(), alone: Vec::new() }
     }
 
     /// Notes a failed call to the upstream `way` (see `Wants::way`). Returns the milliseconds to the next probe; `None`
     /// if there is no outage.
     pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
+        let is_out = self.failing.get(way).is_some_and(|failing| failing.out_since_ms.is_some());
+        if !is_out && !cause.is_certain() && self.alone.contains(&who) {
+            return None;
+        }
         let longest = self.longest_pause_ms;
         let failing = self.failing.entry(*way).or_insert(Failing {
             cause,
@@ -81,7 +90,11 @@ impl Outages {
             pauses: 0,
             next_ms: 0,
             probe: None,
+            calls: Vec::new(),
         });
+        if !failing.calls.contains(&who) {
+            failing.calls.push(who);
+        }
         failing.cause = cause;
         failing.failures = failing.failures.saturating_add(1);
         if cause.is_certain() || failing.failures >= FAILURES {
@@ -103,10 +116,12 @@ impl Outages {
     /// Notes that the upstream answered a try that was sent at `sent_ms`. Returns whether that ended an outage.
     pub fn answered(&mut self, way: &Digest, sent_ms: u64) -> bool {
         let is_older = |failing: &Failing| failing.out_since_ms.is_some_and(|since| sent_ms < since);
-        match self.failing.get(way) {
-            Some(failing) if is_older(failing) => false,
-            _ => self.failing.remove(way).is_some_and(|failing| failing.out_since_ms.is_some()),
+        if self.failing.get(way).is_some_and(is_older) {
+            return false;
         }
+        let Some(over) = self.failing.remove(way) else { return false };
+        self.alone.extend(over.calls);
+        over.out_since_ms.is_some()
     }
 
     /// Notes that a connection to the upstream was made. Returns whether that ended an outage.
@@ -145,10 +160,11 @@ impl Outages {
         }
     }
 
-    /// Frees the place of the probe for another call, if `who` has it: `who` ended without telling anything of the
-    /// upstream.
+    /// Forgets `who`, which has ended, and frees the place of the probe for another call, if `who` has it.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
+        self.alone.retain(|call| *call != who);
         if let Some(failing) = self.failing.get_mut(way) {
+            failing.calls.retain(|call| *call != who);
             failing.release(who);
         }
     }
@@ -197,6 +213,30 @@ mod tests {
         assert!(fails(&mut outages).is_some());
         assert!(outages.answered(&U, 0));
         assert_eq!(outages.may_go(&U, call(1), 0), Ok(()));
+    }
+
+    // Bug: a request that its provider always answers with 504 was held, alone at the end of its batch, for hours.
+    // Cause: its own tries, and those of others like it, were an outage, although all else was answered.
+    #[test]
+    fn a_call_that_fails_while_others_are_answered_begins_no_outage() {
+        let mut outages = Outages::new(60_000);
+        let fails = |outages: &mut Outages, n| outages.failed(&U, call(n), Cause::Failing(504), 0);
+        assert_eq!((fails(&mut outages, 1), fails(&mut outages, 2)), (None, None));
+        assert!(fails(&mut outages, 3).is_some());
+        assert!(outages.answered(&U, 0), "by a fourth one");
+        for n in [3, 2, 1, 3] {
+            assert_eq!(fails(&mut outages, n), None, "{n}");
+        }
+        assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some(), "that is no call's own");
+        assert!(fails(&mut outages, 3).is_some(), "it is held as the others are");
+        outages.give_back(&U, call(3));
+        assert!(outages.answered(&U, 0));
+        assert_eq!(
+            (fails(&mut outages, 3), fails(&mut outages, 3)),
+            (None, None),
+            "a call of this number is new"
+        );
+        assert!(fails(&mut outages, 3).is_some());
     }
 
     // Bug: "answers again" was said of calls that had been in flight when the outage began, again and again. Cause: any
