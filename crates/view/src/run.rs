@@ -169,7 +169,7 @@ shape! {
         hint: String = hint;
         unit: Option<&'static str> = refusal.unit.map(Unit::name);
         needs: i64 = refusal.needs;
-        free: i64 = refusal.free;
+        free: i64 = refusal.free.max(0);
         limit: i64 = refusal.limit;
         in_doubt: i64 = refusal.doubt;
         at: Time = Time(refusal.at);

@@ -101,6 +101,9 @@ const MODEL: usize = 100;
 const TOKENS: i64 = 1_000;
 const TIMES: i64 = 10;
 
+/// One hour in milliseconds, the least time that a suggested raise adds.
+const HOUR_MS: i64 = 3_600_000;
+
 /// One cent in nano-USD, and the fewest cents that a suggested raise adds.
 const CENT: i64 = 10_000_000;
 const CENTS: i64 = 10;
@@ -112,7 +115,7 @@ pub struct Refusal {
     pub unit: Option<Unit>,
     /// Least amount that the operation needed, in `unit`.
     pub needs: i64,
-    /// Amount that was left under the limit, in `unit`.
+    /// Amount that was left under the limit, in `unit`. Negative after an overrun, or under a limit that was lowered.
     pub free: i64,
     pub limit: i64,
     /// Part of the missing amount that is reserved for calls whose outcome is unknown.
@@ -214,10 +217,21 @@ impl Refusal {
         Self {
             unit: Some(unit),
             needs,
-            free: free.max(0),
+            free,
             limit: envelope.limits[unit].unwrap_or(i64::MAX),
             doubt: envelope.doubt[unit],
             ..Self::plain(unit.refusal_code(), at)
+        }
+    }
+
+    /// Takes the limit, and what is left of it, from the envelope of the run that its own budget halted. Wall time is
+    /// in no envelope.
+    pub fn follow(&mut self, envelope: &Envelope) {
+        let Some(unit) = self.unit.filter(|_| self.whose.is_none()) else { return };
+        let Some(limit) = envelope.limits[unit] else { return };
+        (self.limit, self.doubt) = (limit, envelope.doubt[unit]);
+        if unit != Unit::WallMs {
+            self.free = envelope.free(unit).unwrap_or(self.free);
         }
     }
 
@@ -304,7 +318,7 @@ impl Refusal {
                 format!(
                     "would exceed {whose}: needs {}, {} of {} left{doubt}",
                     u.show(self.needs),
-                    u.show(self.free),
+                    u.show(self.free.max(0)),
                     u.show(self.limit)
                 )
             }
@@ -365,13 +379,15 @@ impl Refusal {
     /// Returns the amount by which a hint raises the limit, as it is typed: what is missing and half a call more, because a
     /// call mostly costs less than it reserves; rounded up to an amount that people would type.
     fn suggested_raise(&self, unit: Unit) -> String {
-        let short = (self.needs - self.free).max(1).saturating_add(self.needs / 2);
+        let short = self.needs.saturating_sub(self.free).max(1).saturating_add(self.needs / 2);
         match unit {
             Unit::CostNanoUsd => {
                 let cents = round(short.saturating_add(CENT - 1) / CENT).max(CENTS);
                 format!("{}.{:02}", cents / 100, cents % 100)
             }
-            Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
+            Unit::WallMs | Unit::ActiveMs => {
+                format!("{}h", round(short.saturating_add(HOUR_MS - 1) / HOUR_MS))
+            }
             Unit::Tokens => round(short).max(TOKENS).to_string(),
             Unit::Calls | Unit::Loops | Unit::Restarts => round(short).max(TIMES).to_string(),
         }
@@ -549,6 +565,13 @@ mod tests {
         check(Unit::Tokens, 32_000, 0, "50000");
         check(Unit::Calls, 1, 0, "10");
         check(Unit::WallMs, 1, 0, "1h");
+        // An overrun, or a limit that was lowered below what is spent, is missing too.
+        check(Unit::CostNanoUsd, 410_000_000, -900_000_000, "2.00");
+        check(Unit::CostNanoUsd, 546_381_250, 510_000_000, "0.50");
+        check(Unit::CostNanoUsd, 546_381_250, 10_000_000, "1.00");
+        check(Unit::WallMs, 1, -4 * HOUR_MS, "5h");
+        check(Unit::Calls, 1, -10, "20");
+        check(Unit::Tokens, i64::MAX, i64::MIN, &round(i64::MAX).to_string());
     }
 
     #[test]

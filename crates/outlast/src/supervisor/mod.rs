@@ -289,7 +289,12 @@ fn raised(store: &dyn Store, by: &str, view: RunView, add: AddArgs) -> Result<Ru
     let budget = BudgetArgs { add, ..BudgetArgs::default() };
     let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
-    find::view(store, view.run.no)
+    let view = find::view(store, view.run.no)?;
+    let is_limits = |halt: &Refusal| halt.unit.is_some() && !halt.is_accepted_by_resuming();
+    if view.run.status == Status::Halted && view.run.halt.as_ref().is_some_and(is_limits) {
+        say(&format!("the limits of {} are raised as typed, and it stays halted", called(&view)));
+    }
+    Ok(view)
 }
 
 fn grace(ms: Option<i64>) -> Option<Duration> {

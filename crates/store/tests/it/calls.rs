@@ -75,7 +75,7 @@ pub fn an_overrun_is_recorded_in_full_and_shown(s: &Stage) {
     assert_eq!((settled.cost_nano_usd, settled.overrun_nano_usd), (FULL + 30, 30));
     assert_eq!(s.entry(a.run, seq).call.unwrap().overrun(), Amounts::of(30, 30));
     assert_eq!(s.money(a.run), (0, 0, FULL + 30));
-    assert_eq!(a.request("y").bound(bound(0, 1)).refused().free, 0);
+    assert_eq!(a.request("y").bound(bound(0, 1)).refused().free, -30);
 }
 
 pub fn a_settled_call_is_settled_once(s: &Stage) {

@@ -151,6 +151,9 @@ pub fn a_limit_can_be_set_and_lifted(s: &Stage) {
     let mut raise = raising(agent.run);
     raise.set[Unit::CostNanoUsd] = Some(10);
     assert_eq!(s.ask(raise).unwrap(), Status::Halted);
+    // Bug: the run was told with the amounts of its halt after its limit had been lowered.
+    let halt = s.store().run(agent.run).unwrap().unwrap().run.halt.unwrap();
+    assert_eq!((halt.needs, halt.free, halt.limit), (FLOOR, 10, 10));
     let mut raise = raising(agent.run);
     raise.lift[Unit::CostNanoUsd] = true;
     assert_eq!(s.ask(raise).unwrap(), Status::Running);

@@ -148,8 +148,8 @@ pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Resul
     let wall = run.wall_ms(now);
     let active = envelope.spent[Unit::ActiveMs].saturating_add(unposted_ms);
     for (unit, spent) in [(Unit::WallMs, wall), (Unit::ActiveMs, active)] {
-        if envelope.limits[unit].is_some_and(|limit| spent >= limit) {
-            return Ok(Some(Refusal::of(unit, 1, envelope, 0, now)));
+        if let Some(limit) = envelope.limits[unit].filter(|limit| spent >= *limit) {
+            return Ok(Some(Refusal::of(unit, 1, envelope, limit - spent, now)));
         }
     }
     Ok(None)

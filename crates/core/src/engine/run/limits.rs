@@ -47,13 +47,19 @@ impl Raise {
                 return Err(Error::BadLimit(format!("{} would become {limit}", unit.name())));
             }
         }
-        let run = l.run(self.run)?;
-        if run.status == Status::Halted && self.has_room(l, now)? {
-            let open = l.has_open_attempt(self.run);
-            let run = l.run_mut(self.run)?;
-            return guard::shift(run, Event::Raise { open }, now);
+        let status = l.run(self.run)?.status;
+        if status == Status::Halted {
+            if self.has_room(l, now)? {
+                let open = l.has_open_attempt(self.run);
+                return guard::shift(l.run_mut(self.run)?, Event::Raise { open }, now);
+            }
+            // What a halt tells is as of now: a limit that was lowered must not be told as it was.
+            let envelope = l.envelope(own)?.clone();
+            if let Some(halt) = &mut l.run_mut(self.run)?.halt {
+                halt.follow(&envelope);
+            }
         }
-        Ok(run.status)
+        Ok(status)
     }
 
     /// Returns whether the unit at whose limit the run halted has more room now than it had then.
