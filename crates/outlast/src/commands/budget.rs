@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine,
-    envelope::{Refusal, Whose},
+    envelope::{Owner, Refusal, Whose},
 };
 use outlast_view::{BudgetLine, lines, with_children};
 
@@ -17,7 +17,7 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
     let verb = if args.changes() { Verb::Limit } else { Verb::Look };
     let before = find::run_or_last(store, args.run.as_deref(), context.around.directory(), verb)?;
     let Some(raise) = args.change(before.run.no)? else {
-        return print(&before, store.now()?, None, page);
+        return print(store, &before, None, page);
     };
     // No limit of a run matters that never goes on.
     if before.run.status == Status::Cancelled {
@@ -32,7 +32,7 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
     }
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     let after = store.run(before.run.no)?.unwrap_or_else(|| before.clone());
-    print(&after, store.now()?, Some(before.run.status), page)
+    print(store, &after, Some(before.run.status), page)
 }
 
 /// Returns the error of an addition to a limit that the run does not have.
@@ -45,8 +45,8 @@ fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<C
     Ok(CommandError::NoLimit { run: called(view), unit, above })
 }
 
-fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {
-    let run = &view.run;
+fn print(store: &dyn Store, view: &RunView, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {
+    let (run, now) = (&view.run, store.now()?);
     if page.look.json {
         return Ok(page.json(&ShownBudget::new(view, before, now))?);
     }
@@ -56,10 +56,12 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
         before.filter(|b| *b != run.status).map_or_else(String::new, |b| format!(", it was {}", b.name()));
     page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, &called(view))))?;
     page.text(&text(view, now, look))?;
-    if before.is_some() && !run.status.is_ended() {
+    left_above(store, view)?.iter().try_for_each(|told| page.line(&format!("  {told}")))?;
+    if before.is_some() {
+        let word = (run.status != Status::Completed).then(|| called(view));
         // No call is refused for want of a restart.
         for line in lines(view, now).into_iter().filter(|line| line.unit != Unit::Restarts) {
-            let told = used_up(&line, now, None, &called(view));
+            let told = used_up(&line, now, None, word.as_deref());
             told.iter().try_for_each(|told| page.line(&format!("  {told}")))?;
         }
     }
@@ -69,14 +71,37 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
     Ok(())
 }
 
+/// Tells what is left of the limits of the runs above, to which the run's calls are charged as well.
+fn left_above(store: &dyn Store, view: &RunView) -> Result<Vec<String>, CliError> {
+    let mut told = Vec::new();
+    for no in view.run.charges.iter().skip(1).filter(|_| !view.run.status.is_ended()) {
+        let Some(e) = store.envelope(*no)? else { continue };
+        let Owner::Run(above) = e.owner else { continue };
+        let Some(above) = store.run(above)? else { continue };
+        for unit in Unit::ALL.into_iter().filter(|unit| unit.propagates()) {
+            let (Some(limit), Some(left)) = (e.limits[unit], e.free(unit)) else { continue };
+            let of = format!("{} of {}", amount(unit, left.max(0)), amount(unit, limit));
+            told.push(format!(
+                "its calls are charged to {}, too: {of} {} left",
+                called(&above),
+                unit_word(unit)
+            ));
+        }
+    }
+    Ok(told)
+}
+
 /// Tells that nothing is left of a limit, and what raises it; `None` if something is. `whose`: named budget; `None`: the
-/// budget of the run that commands call `run`.
-pub fn used_up(line: &BudgetLine, now: Micros, whose: Option<Whose>, run: &str) -> Option<String> {
+/// budget of the run that commands call `run`. Without `run` it is over: there is no call to make room for.
+pub fn used_up(line: &BudgetLine, now: Micros, whose: Option<Whose>, run: Option<&str>) -> Option<String> {
     let limit = line.limit.filter(|limit| line.spent > 0 && line.spent >= *limit)?;
-    let raise = Refusal { unit: Some(line.unit), free: limit - line.spent, whose, ..Refusal::plain("", now) };
     let (spent, limit) = (amount(line.unit, line.spent), amount(line.unit, limit));
-    let raise = raise.hint_then(run, "calls pass again");
-    Some(format!("at its limit now: {spent} of {limit} {} spent; {raise}", unit_word(line.unit)))
+    let told = format!("at its limit now: {spent} of {limit} {} spent", unit_word(line.unit));
+    let Some(run) = run else { return Some(told) };
+    // What the next call needs is not known: no more is promised than that something is left.
+    let free = line.left.unwrap_or_default();
+    let raise = Refusal { unit: Some(line.unit), needs: 1, free, whose, ..Refusal::plain("", now) };
+    Some(format!("{told}; {}", raise.hint_then(run, "calls pass that fit into what is left")))
 }
 
 shape! {
@@ -126,13 +151,16 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
         })
         .collect();
     if !used.is_empty() {
+        // Runs above it and named budgets may limit it all the same.
+        let is_alone = view.run.charges.len() == 1 && view.run.budgets.is_empty();
+        let own = if is_alone { "" } else { " of its own" };
         out.push_str(&format!(
             "  {}\n",
-            look.paint(Paint::Faint, &format!("without a limit: {}", used.join(", ")))
+            look.paint(Paint::Faint, &format!("without a limit{own}: {}", used.join(", ")))
         ));
     }
     if with_children(view).is_some() {
-        out.push_str(&format!("  these are amounts with children: it has spent {}\n", cost(view)));
+        out.push_str(&format!("  usd, tokens and calls are with children: it has spent {}\n", cost(view)));
     }
     if view.run.own.unpaid_calls > 0 {
         out.push_str(&format!("  {} of its calls failed and cost nothing\n", view.run.own.unpaid_calls));

@@ -178,7 +178,7 @@ pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result
                 period: budget.period.clone(),
                 until: budget.until.map(|at| at.0),
             };
-            let told = budget::used_up(line, store.now()?, Some(whose), "");
+            let told = budget::used_up(line, store.now()?, Some(whose), Some(""));
             told.iter().try_for_each(|told| page.line(&format!("budget {} is {told}", budget.name)))?;
         }
     }

@@ -672,7 +672,10 @@ fn a_limit_below_what_is_spent_is_told_with_the_command_that_raises_it() {
     story.answer(actor, seq);
     let told = shown(&story, "outlast budget r --set-usd 0.001");
     assert!(told.contains("at its limit now: 0.003 of 0.001 usd spent; raise it with"), "{told}");
-    assert!(told.contains("`outlast budget r --add-usd 0.10`"), "{told}");
+    assert!(
+        told.contains("`outlast budget r --add-usd 0.10`, then calls pass that fit into what is left"),
+        "{told}"
+    );
     assert!(!shown(&story, "outlast budget r --set-usd 5").contains("at its limit"));
     assert!(!shown(&story, "outlast budgets set all --set-usd 5").contains("at its limit"));
     let seq = story.go(actor, "two");
@@ -680,6 +683,10 @@ fn a_limit_below_what_is_spent_is_told_with_the_command_that_raises_it() {
     let told = shown(&story, "outlast budgets set all --set-usd 0.002");
     assert!(told.contains("budget all is at its limit now: 0.003 of 0.002 usd spent"), "{told}");
     assert!(told.contains("`outlast budgets raise all --add-usd 0.10`"), "{told}");
+    // A run that is over is told, too, and without a command.
+    story.end(actor, Exit { code: Some(0), ..Exit::default() }, Then::Complete);
+    let told = shown(&story, "outlast budget r --set-usd 0.001");
+    assert!(told.contains("at its limit now: ") && !told.contains("raise it with"), "{told}");
 }
 
 /// Bug: a parent cost the sum with its children in `ls` and `show`, and its own alone in the digest; a call that failed was
@@ -729,7 +736,17 @@ fn a_run_has_one_cost_and_one_number_of_calls_on_every_face() {
         ("outlast show run-1", vec![cost, "for 1 call,", "1 call failed"]),
         ("outlast show run-1 -v", vec![cost, "for 1 call,", "1 call failed"]),
         ("outlast inspect run-1", vec![cost, "for 1 call;", "1 call failed"]),
-        ("outlast budget run-1", vec![cost, "these are amounts with children", "1 of its calls failed"]),
+        (
+            "outlast budget run-1",
+            vec![cost, "usd, tokens and calls are with children", "1 of its calls failed"],
+        ),
+        (
+            "outlast budget run-2",
+            vec![
+                "its calls are charged to run-1, too: 0.014 of 0.02 usd left",
+                "without a limit of its own:",
+            ],
+        ),
         ("outlast digest --since 1h", vec![cost, "2 calls, 0.006 usd billed; 1 call failed"]),
     ] {
         let said = shown(&story, line).replace("\n  ", " ");
