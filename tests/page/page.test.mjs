@@ -114,7 +114,7 @@ test("each act asks once and is done", async () => {
   assert.equal(await page.evaluate(() => document.querySelector("dialog input").value), "2.50");
   await press(page, "Raise it");
   await says(page, "of 7.50");
-  await says(page, /raise\s+page:[0-9a-f]{8}\s+usd \+2\.50/);
+  await says(page, /limits\s+page:[0-9a-f]{8}\s+usd \+2\.50/);
   await press(page, "Stop");
   // Leaving a dialog changes nothing.
   await press(page, "Leave it");

@@ -249,7 +249,7 @@ def test_the_program_that_changed_a_limit_or_reset_an_item_is_told(rt, command):
     with rt.run("t", budget=outlast.Budget(usd=2, amend=True)):
         pass
     told = command("journal", "t")
-    assert "raise" in told and "by python:" in told, told
+    assert "limits" in told and "by python:" in told, told
     batch(rt, range(2), lambda i: i).wait()
     outlast.job("j", store=rt).reset("1")
     assert "reset by python:" in command("journal", "j")

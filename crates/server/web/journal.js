@@ -7,8 +7,11 @@ import { between, change, count, line, span, usd, when } from "./words.js";
 const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
 
+/** Returns the word of an act. Limits are lowered by the same order as they are raised. */
+export const actWord = (act) => (act.what === "raise" ? "limits" : act.what);
+
 /** Returns the subject of an entry: a call's model, an approval's tool, else the key. */
-const subject = (e) => (e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "");
+const subject = (e) => (e.act ? `${actWord(e.act)} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "");
 export const what = (e) => line(subject(e), 120);
 
 /** What was said or done in an entry, if that is known; else its subject. */

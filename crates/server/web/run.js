@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { ONCE, useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
-import { Journal, isOwn, standing, told as said } from "./journal.js";
+import { Journal, actWord, isOwn, standing, told as said } from "./journal.js";
 import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
 import { Command, Meter, Problem, Spent, State, Tags, To, Waits, paid } from "./parts.js";
@@ -202,7 +202,7 @@ function Decisions({ id, entries }) {
   const all = useMemo(() => entries.filter((e) => e.act || e.approval?.decision || e.approval?.blocked || e.item?.reset_by), [entries]);
   if (!all.length) return null;
   const what = (e) => {
-    if (e.act) return [e.act.what, e.act.by, e.act.what === "raise" && e.act.about ? change(e.act.about) : e.act.about];
+    if (e.act) return [actWord(e.act), e.act.by, e.act.what === "raise" && e.act.about ? change(e.act.about) : e.act.about];
     if (e.item) return ["run again", e.item.reset_by, e.key];
     const decided = e.approval.decision;
     if (!decided) return ["blocked", "the run's policy", e.approval.tool];

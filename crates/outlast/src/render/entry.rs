@@ -131,7 +131,8 @@ fn attempt(e: &Entry) -> String {
 /// Returns what the entry is about: a call's model, an approval's tool, else the key.
 pub fn what(e: &Entry) -> String {
     if let Some((name, _)) = e.act() {
-        return name.to_owned();
+        // Limits are lowered by the same order, too.
+        return if name == "raise" { "limits".into() } else { name.to_owned() };
     }
     match (&e.call, &e.approval) {
         (Some(call), _) => call.model.clone(),

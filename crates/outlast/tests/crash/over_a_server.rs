@@ -131,7 +131,7 @@ fn a_person_acts_from_afar_on_a_budget_an_order_and_an_approval() {
     let acts =
         fleet.bed.does(&["journal", "halted"]).code(0).tells(&["by api:token (cli:ann@", "seen from afar"]);
     let line = |what: &str| acts.text.lines().any(|line| line.contains("  act  ") && line.contains(what));
-    assert!(line("raise") && line("calls +9") && line("calls 20") && line("cancel"), "{}", acts.text);
+    assert!(line("limits") && line("calls +9") && line("calls 20") && line("cancel"), "{}", acts.text);
     fleet.bed.does(&["show", "halted", "-v"]).code(0).tells(&["by api:token (cli:ann@"]);
 
     let bearer = format!("Bearer {TOKEN}");
