@@ -29,8 +29,13 @@ impl Signer {
     /// Reads a private key that only its owner may read. Errors: `bundle_key`, `keys_readable`, `keys_foreign`.
     pub fn read(path: &Path) -> Result<Signer, CliError> {
         let bad = |why: String| BundleError::Key { file: path.display().to_string(), kind: "private", why };
+        let parse = |text: &[u8]| PrivatePkcs8KeyDer::from_pem_slice(text).map_err(|e| bad(e.to_string()));
+        // What the file holds comes before who can read it: a public key is the wrong file, whatever its mode.
+        if let Ok(text) = fs::read(path) {
+            parse(&text)?;
+        }
         let text = read_private(&path.to_owned())?.ok_or_else(|| bad("there is no such file".into()))?;
-        let key = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).map_err(|e| bad(e.to_string()))?;
+        let key = parse(text.as_bytes())?;
         let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(key.secret_pkcs8_der());
         Ok(Signer(key.map_err(|e| bad(format!("it is no key of Ed25519 ({e})")))?))
     }
@@ -118,6 +123,10 @@ mod tests {
             assert_eq!(fault.fact().0, "bundle_key", "{text}");
         }
         assert_eq!(code(&dir.path().join("nowhere")), "bundle_key");
+        // Bug: a public key was told as a file that others can read.
+        let wrong = private(dir.path(), &public_key);
+        fs::set_permissions(&wrong, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(code(&wrong), "bundle_key");
         let open = private(dir.path(), &private_key);
         fs::set_permissions(&open, fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(code(&open), "keys_readable");
