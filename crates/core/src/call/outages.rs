@@ -58,7 +58,7 @@ struct Failing {
     /// End of the current pause, in monotonic milliseconds.
     next_ms: u64,
     probe: Option<Lent>,
-    /// Calls under way that failed in this row.
+    /// Calls under way that failed in this row, each with a failure that could be its own.
     calls: Vec<Probe>,
 }
 
@@ -92,7 +92,7 @@ impl Outages {
             probe: None,
             calls: Vec::new(),
         });
-        if !failing.calls.contains(&who) {
+        if !cause.is_certain() && !failing.calls.contains(&who) {
             failing.calls.push(who);
         }
         failing.cause = cause;
@@ -126,8 +126,11 @@ impl Outages {
 
     /// Notes that a connection to the upstream was made. Returns whether that ended an outage.
     pub fn connected(&mut self, way: &Digest) -> bool {
-        self.failing.get(way).is_some_and(|failing| failing.cause.is_no_connection())
-            && self.answered(way, u64::MAX)
+        if !self.failing.get(way).is_some_and(|failing| failing.cause.is_no_connection()) {
+            return false;
+        }
+        // A connection answers no call, so that none fails by itself.
+        self.failing.remove(way).is_some_and(|failing| failing.out_since_ms.is_some())
     }
 
     /// Lets `who` go if there is no outage, or as the probe of one. Errors: the cause, and the milliseconds after which
@@ -229,8 +232,12 @@ mod tests {
         }
         assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some(), "that is no call's own");
         assert!(fails(&mut outages, 3).is_some(), "it is held as the others are");
+        assert!(outages.connected(&U), "which answers nobody");
+        assert!(outages.failed(&U, call(4), Cause::NoConnection, 0).is_some() && outages.answered(&U, 0));
+        let row = [4, 4].map(|n| fails(&mut outages, n));
+        assert_eq!(row, [None, None], "a failure to connect was not its own");
+        assert!(fails(&mut outages, 4).is_some() && outages.answered(&U, 0));
         outages.give_back(&U, call(3));
-        assert!(outages.answered(&U, 0));
         assert_eq!(
             (fails(&mut outages, 3), fails(&mut outages, 3)),
             (None, None),
