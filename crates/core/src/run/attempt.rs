@@ -22,7 +22,8 @@ pub struct Exit {
     /// no other attempt begins before there is room.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_room: bool,
-    /// Outage of the provider during which the agent ended; `None` if there was none. This is no death.
+    /// Outage of the provider during which the agent ended; `None` if there was none. An agent that ended by itself then
+    /// died no death; one that was lost with its driver did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
     /// Whether an HTTP caller with another label began the next attempt in this one's place. Nobody saw whether or how
@@ -95,18 +96,24 @@ impl Attempt {
         self.receiving.retain(|(_, count)| *count > 0);
     }
 
-    /// Returns whether the attempt ended by a death, rather than by a clean exit or a stop. A death counts as the
-    /// cause of a restart. A command that was not found (127), or that cannot be executed (126), never lived.
+    /// Returns whether the attempt ended by a death, rather than by a clean exit or a stop. One that was lost with its
+    /// driver is a death whatever its provider did. A command that was not found (127), or that cannot be executed (126), never lived.
     pub fn died(&self) -> bool {
         self.exit.as_ref().is_some_and(|e| {
             !e.stopped
                 && !e.at_limit
                 && !e.for_room
-                && e.outage.is_none()
                 && (e.lost
-                    || e.oom
-                    || e.signal.is_some()
-                    || e.code.is_some_and(|c| !matches!(c, 0 | 126 | 127)))
+                    || e.outage.is_none()
+                        && (e.oom
+                            || e.signal.is_some()
+                            || e.code.is_some_and(|c| !matches!(c, 0 | 126 | 127))))
         })
+    }
+
+    /// Returns whether the attempt's end counts as a restart of the next one: a death does, unless its provider answered no
+    /// call then.
+    pub fn costs_restart(&self) -> bool {
+        self.died() && self.exit.as_ref().is_some_and(|e| e.outage.is_none())
     }
 }

@@ -240,7 +240,7 @@ impl Driver {
             let fresh = iteration.as_ref().is_some_and(|i| i.fresh);
             // First the claim, whose fence shuts out whoever drove the run before; then the end of what that
             // process left. The agent of a living supervisor is not ours to end.
-            let restarts = restart || self.died_before()?;
+            let restarts = restart || self.is_restart()?;
             let (claims, instance) = match self.claim(restarts, fresh).await {
                 Ok(Some(claimed)) => claimed,
                 Ok(None) => return self.finish(Status::Halted),
@@ -347,9 +347,9 @@ impl Driver {
         })
     }
 
-    /// Returns whether the run's newest attempt ended in a death, which makes the next one a restart.
-    fn died_before(&self) -> Result<bool, CliError> {
-        Ok(self.store.attempts(self.view.run.no)?.last().is_some_and(Attempt::died))
+    /// Returns whether the run's next attempt is a restart.
+    fn is_restart(&self) -> Result<bool, CliError> {
+        Ok(self.store.attempts(self.view.run.no)?.last().is_some_and(Attempt::costs_restart))
     }
 
     /// Waits out the backoff. Returns an exit code if a person or the machine ends the run meanwhile.

@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{self, Actor, Adopt, Claim, Claimed},
     envelope::Refusal,
-    run::{Claims, Life},
+    run::{Attempt, Claims, Life},
     store::{Ask as _, Durability, Error},
     words::{InstanceNo, RunNo, Slot},
 };
@@ -40,8 +40,7 @@ pub fn claim(
     may_wait: impl FnMut() -> bool,
 ) -> Result<Result<Taken, Refusal>, Error> {
     let (instance, claimed) = take(node, force, may_wait, |instance| {
-        // The newest attempt ended by a death: the next one counts as a restart.
-        let restart = node.store().attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died());
+        let restart = node.store().attempts(run)?.last().is_some_and(Attempt::costs_restart);
         let claim = Claim { run, slot, instance, label: None, fresh: false, restart };
         node.store().ask(claim, Durability::Synced).wait()
     })?;

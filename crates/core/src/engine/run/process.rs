@@ -292,7 +292,7 @@ impl DeclareDead {
         Ok(swept)
     }
 
-    /// Counts no attempt as a death that was lost while its provider answered no call.
+    /// Names the outage in which an attempt was lost, so that the next one counts as no restart.
     fn spare(&self, l: &mut Loaded) {
         let outage = |run: RunNo| Some(l.run(run).ok()?.awaited_outage()?.0.clone());
         let own = l.all::<Attempt>().filter(|a| a.instance == Some(self.instance));

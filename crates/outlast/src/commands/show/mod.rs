@@ -257,7 +257,8 @@ impl Story {
     }
 }
 
-/// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of a provider. Not empty.
+/// Row of a table of attempts: one attempt, or several in a row that ended by themselves in the same outage of a provider.
+/// Not empty.
 pub struct Life<'a>(pub &'a [Attempt]);
 
 impl<'a> Life<'a> {
@@ -289,5 +290,5 @@ impl<'a> Life<'a> {
 }
 
 fn outage(attempt: &Attempt) -> Option<&Outage> {
-    attempt.exit.as_ref()?.outage.as_ref()
+    attempt.exit.as_ref().filter(|exit| !exit.lost)?.outage.as_ref()
 }

@@ -277,7 +277,7 @@ impl Driver {
         let mut deaths: Vec<DeathAt> = attempts
             .iter()
             .zip(attempts.iter().skip(1).map(|next| next.closed_before))
-            .filter(|(a, _)| a.died())
+            .filter(|(a, _)| a.costs_restart())
             .filter_map(|(a, closed)| Some(death(a.ended_at?.0, closed)))
             .collect();
         deaths.push(death(now.0, closed));
