@@ -198,6 +198,7 @@ impl Conduct {
         self.go_along(store, actor).await?;
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
+        let end = notes::newest_end(&attempts, actor.attempt, iteration);
         let goes_on = self.goes_on(before.is_some());
         (self.resumed, self.resumption) = (goes_on.is_some(), None);
         let kept = self.kept_calls(goes_on.as_deref());
@@ -207,7 +208,7 @@ impl Conduct {
         let fork = self.origin.filter(|_| before.is_none());
         let Some(known) = goes_on else {
             if let Some(before) = &before {
-                self.tell_anew(store, actor, (before, kept.as_ref()), strays, env).await?;
+                self.tell_anew(store, actor, (before.no, kept.as_ref(), &end), strays, env).await?;
             } else if let (Some(origin), Some(theirs)) = (fork, inherited) {
                 self.tell_conversation(store, origin, &theirs.id, env)?;
             }
@@ -216,9 +217,6 @@ impl Conduct {
             return Ok(Launch { argv, resumes: false, headless: self.reading.headless });
         };
         let mut told = Vec::new();
-        // An attempt without a request had no known tools, but it had an end.
-        let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
-        let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         if let Some(no) = before.as_ref().map(|before| before.no).or(fork.map(|_| NOBODYS)) {
             let of = SearchScope { kept: kept.as_ref(), ..self.searched(no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
@@ -234,7 +232,7 @@ impl Conduct {
         }
         let note = match fork {
             Some(origin) => note::words_of_fork(&self.point(store, origin)?, &told),
-            None => note::words(&notes::end(exit), &told),
+            None => note::words(&end, &told),
         };
         let about = notes::in_flight(told.len(), self.adapter.tells(&self.line));
         say(&format!("{} goes on in its session {known}{about}", self.adapter.name()));

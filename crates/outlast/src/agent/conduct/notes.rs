@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, ffi::OsString};
 use outlast_core::{
     engine::Actor,
     reads::called::called,
-    run::{Attempt, Exit, NOBODYS, Origin},
+    run::{Attempt, NOBODYS, Origin},
     store::{self, Store},
+    words::AttemptNo,
 };
 use outlast_server::{api::read::exchange::Exchange, dialect::conversation::Turn};
 use serde_json::Value;
@@ -33,19 +34,19 @@ impl Conduct {
         &mut self,
         store: &dyn Store,
         actor: Actor,
-        (before, kept): (&Attempt, Option<&KeptCalls>),
+        (before, kept, end): (AttemptNo, Option<&KeptCalls>, &str),
         strays: &[Left],
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<(), store::Error> {
         let Some(lost) = self.known() else { return Ok(()) };
-        let of = SearchScope { kept, ..self.searched(before.no, &lost.id) };
+        let of = SearchScope { kept, ..self.searched(before, &lost.id) };
         let told = truth::settle(store, actor, &of, strays).await?;
         if told.is_empty() {
             return Ok(());
         }
         let about = in_flight(told.len(), self.takes_note_anew());
         say(&format!("{} had kept no session{about}", self.adapter.name()));
-        self.leave_note_anew(&note::words_anew(&end(before.exit.as_ref()), &told), env);
+        self.leave_note_anew(&note::words_anew(end, &told), env);
         Ok(())
     }
 
@@ -113,8 +114,11 @@ impl Conduct {
     }
 }
 
-/// Returns words for the end of an attempt.
-pub(super) fn end(exit: Option<&Exit>) -> String {
+/// Returns words for the end of the newest attempt of an iteration before `attempt`: an attempt without a request had no
+/// known tools, but it had an end.
+pub(super) fn newest_end(attempts: &[Attempt], attempt: AttemptNo, iteration: i64) -> String {
+    let newest = attempts.iter().rev().find(|a| a.no < attempt && a.iteration == iteration);
+    let exit = newest.and_then(|a| a.exit.as_ref());
     exit.map_or_else(|| "it is not known how".into(), outlast_view::exit_words)
 }
 
@@ -130,6 +134,37 @@ pub(super) fn in_flight(calls: usize, is_told: bool) -> String {
         (_, true) => format!(", and is told of {which}"),
         (_, false) => {
             format!("; its model cannot be told of {which}: tell it what `outlast show` says")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::run::Exit;
+
+    use super::*;
+
+    // Bug: a model was told of the same end twice, and not of the newest one. Cause: the end was that of the newest attempt
+    // that had made a call, and one that a budget refused has none.
+    #[test]
+    fn the_end_that_a_model_is_told_is_the_newest_attempts() {
+        let attempt =
+            |no, iteration, exit| Attempt { no: AttemptNo(no), iteration, exit, ..Attempt::default() };
+        let lost = Exit { lost: true, ..Exit::default() };
+        let halted = Exit { code: Some(1), stopped: true, ..Exit::default() };
+        let attempts = [
+            attempt(1, 0, Some(lost)),
+            attempt(2, 0, Some(halted)),
+            attempt(3, 0, None),
+            attempt(4, 1, None),
+        ];
+        for (no, iteration, wanted) in [
+            (2, 0, "lost with its supervisor"),
+            (3, 0, "stopped (exited with 1)"),
+            (4, 0, "it is not known how"),
+            (4, 1, "it is not known how"),
+        ] {
+            assert_eq!(newest_end(&attempts, AttemptNo(no), iteration), wanted, "@{no}");
         }
     }
 }
