@@ -1,7 +1,7 @@
 //! Text for the model of a resumed agent: how its program ended, and the outcome of the tools it had begun.
 //! Pure.
 
-use super::truth::{InFlight, Outcome};
+use super::truth::InFlight;
 use crate::render::time;
 
 /// Longest excerpt of a tool's input in a note, in characters.
@@ -65,7 +65,7 @@ fn told(began: &str, end: &str, in_flight: &[InFlight]) -> String {
                     call.name,
                     excerpt(&call.input),
                     time::utc(call.asked_at),
-                    outcome(&call.outcome),
+                    call.outcome.words(),
                     call.lost.as_deref().map(lost).unwrap_or_default(),
                 ));
             }
@@ -86,18 +86,6 @@ fn lost(result: &str) -> String {
         }
     };
     format!("; you had read its result, which this conversation has lost: `{text}`")
-}
-
-/// Returns a tool call's outcome in words.
-fn outcome(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
-        Outcome::Finished { code: None } => "finished".into(),
-        Outcome::Recorded => "finished; the same call again is given its recorded answer".into(),
-        Outcome::EndedByOutlast => "ended by Outlast before it had finished".into(),
-        Outcome::Ended => "ended, code unknown".into(),
-        Outcome::Unknown => "unknown".into(),
-    }
 }
 
 /// Returns a shell tool's command, or the whole input of another tool, on one line and cut to `EXCERPT` characters.
@@ -129,6 +117,7 @@ mod tests {
     use outlast_core::words::Micros;
 
     use super::*;
+    use crate::agent::truth::Outcome;
 
     #[test]
     fn each_call_in_flight_is_told_with_its_outcome() {

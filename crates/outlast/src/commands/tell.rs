@@ -48,7 +48,7 @@ pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) 
     let found = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Stop)?;
     check_goes_on(&found, "stop")?;
     let longest = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
-    let (view, stopping) = ask_to_stop(store, by, &found, longest, wait)?;
+    let (view, stopping) = ask_to_stop(store, by, context, &found, longest, wait)?;
     let run = &view.run;
     let waited_in_vain = stopping && args.wait_ms > 0;
     let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
@@ -65,6 +65,7 @@ pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) 
 pub fn ask_to_stop(
     store: &dyn Store,
     by: &str,
+    context: &Context,
     found: &RunView,
     longest: Duration,
     wait: &mut dyn FnMut(Duration),
@@ -82,7 +83,7 @@ pub fn ask_to_stop(
         stopping = is_stopping(store, &view)?;
     }
     if !stopping {
-        strays::sweep(store, &view)?;
+        strays::sweep(store, &view, context)?;
     }
     Ok((view, stopping))
 }
@@ -133,7 +134,7 @@ pub fn wake(args: &WakeArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, C
 }
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
-pub fn cancel(args: &CancelArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn cancel(args: &CancelArgs, Desk { store, by, context, page, .. }: Desk) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let before = found.run.status;
     if before != Status::Cancelled {
@@ -142,7 +143,7 @@ pub fn cancel(args: &CancelArgs, Desk { store, by, page, .. }: Desk) -> Result<u
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(InName::of(by, Tell { run: found.run.no, word }), Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);
-    strays::sweep(store, &view)?;
+    strays::sweep(store, &view, context)?;
     let shown = page.look.paint(look::of_status(status), status.name());
     let stays = if status == Status::Halted { ": a halt outlives a cancel" } else { "" };
     print(store, &view, before, &format!("{shown}{stays}"), page)?;

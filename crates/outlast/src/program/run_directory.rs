@@ -90,8 +90,8 @@ impl RunDirectory {
         self.path.join("supervisor.log")
     }
 
-    /// Returns the path of the file in which a guardian lists the tools' processes that it ended for a killed
-    /// supervisor.
+    /// Returns the path of the file in which the tools' processes are listed that a guardian, or a command, ended for a
+    /// killed supervisor.
     pub fn left(&self) -> PathBuf {
         self.path.join("left.json")
     }

@@ -25,7 +25,7 @@ use super::drive::attempt::{Hold, ladder};
 use crate::{
     agent::truth::{self, Left},
     disk,
-    program::{context::Context, error::CliError, find, mark::Mark, say::say},
+    program::{context::Context, error::CliError, find, mark::Mark, run_directory::RunDirectory, say::say},
     proxy_setup,
     render::{amount::some, short::called},
 };
@@ -54,11 +54,12 @@ pub async fn end(
     Ok((ended.left.len(), tools))
 }
 
-/// Ends the processes that a dead supervisor left of a run that nobody drives now. Returns how many there were.
+/// Ends the processes that a dead supervisor left of a run that nobody drives now, and lists those of tools for the next
+/// attempt's note. Returns how many there were.
 ///
 /// Processes begun after the look at the attempts are left alone: another supervisor may have claimed the run
 /// meanwhile. Errors: the store's; `/proc` cannot be read.
-pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
+pub fn sweep(store: &dyn Store, view: &RunView, context: &Context) -> Result<usize, CliError> {
     // Its processes are on another machine, whose own commands end them.
     if store.is_remote() {
         return Ok(0);
@@ -79,6 +80,9 @@ pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
     if strays > 0 {
         let (id, count) = (crate::render::short::called(view), some(strays as i64, "process"));
         say(&format!("{id}: ending {count} that a killed supervisor left"));
+        if let Ok(own) = RunDirectory::of(&context.place, &view.run.id, &context.around) {
+            keep_left(&own.left(), &tree)?;
+        }
         end_rest(&tree)?;
     }
     Ok(strays)
@@ -159,16 +163,26 @@ fn end_all(told: &str) -> io::Result<i64> {
     let found = tree.survivors()?.len();
     if found > 0 {
         if let Some(file) = left {
-            // For the next attempt's note. Without it those tools' outcomes are unknown, which is true too.
-            let _ = disk::write_new(&file, &serde_json::to_vec(&truth::look(&tree)?)?);
+            keep_left(&file, &tree)?;
         }
         end_tree(&tree, None, Ask::Force, Graces::default(), &Bell::new()?)?;
     }
     Ok(i64::try_from(found).unwrap_or(i64::MAX))
 }
 
-/// Reads and removes the guardian's list of the tools' processes that it ended in a dead supervisor's place; empty if
-/// there is no such file.
+/// Lists a tree's processes of tools, which are ended next, for the next attempt's note. Where the file cannot be written those
+/// tools' outcomes are unknown, which is true too.
+fn keep_left(file: &Path, tree: &Tree) -> io::Result<()> {
+    let found = truth::look(tree)?;
+    if !found.is_empty() {
+        let left: Vec<Left> = take_left(file).into_iter().chain(found).collect();
+        let _ = disk::write_new(file, &serde_json::to_vec(&left)?);
+    }
+    Ok(())
+}
+
+/// Reads and removes the list of the tools' processes that were ended in a dead supervisor's place; empty if there is no
+/// such file.
 pub fn take_left(file: &Path) -> Vec<Left> {
     let left = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let _ = fs::remove_file(file);
@@ -183,7 +197,7 @@ pub fn look_after(store: &dyn Store, context: &Context) {
         return;
     }
     for id in proxy_setup::bury(store, &*context.clock) {
-        let swept = find::run(store, id.as_str()).and_then(|view| sweep(store, &view));
+        let swept = find::run(store, id.as_str()).and_then(|view| sweep(store, &view, context));
         if let Err(e) = swept {
             say(&format!("{id}: what a killed supervisor left could not be ended: {e}"));
         }

@@ -127,6 +127,7 @@ fn cancel_and_stop_end_what_they_find_long_after_the_verdict() {
         // Whoever got away from everybody: here, one that never was below them.
         let mut stray = Command::new("sleep");
         stray.arg("120").env_clear().envs(environ.split('\0').filter_map(|entry| entry.split_once('=')));
+        stray.env("CLAUDECODE", "1");
         let stray = bed.start(stray);
         until("it bears the mark", || {
             let environ = std::fs::read(format!("/proc/{}/environ", stray.pid())).unwrap();
@@ -136,6 +137,9 @@ fn cancel_and_stop_end_what_they_find_long_after_the_verdict() {
         assert!(runs(stray.pid()));
         bed.does(&[verb, "r"]).code(0).tells(&["r: ending 1 process that a killed supervisor left"]);
         stray.done().code(143);
+        // Bug: the model was told that a tool had ended, which the command had ended. Cause: only guardians listed such tools.
+        let left = bed.text("state/runs.db.runs/r/left.json");
+        assert!(left.contains("sleep 120"), "the next attempt's note tells of it: {left}");
     });
 }
 

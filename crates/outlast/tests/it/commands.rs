@@ -578,7 +578,7 @@ fn an_agents_night_is_told_by_what_was_done() {
             "2 08:00:00 Bash `python -m pytest`: exit 1 @1",
             "3 08:00:00 Bash `make deploy`: at work @1",
             "4 08:00:00 Bash `make push`: in doubt @1",
-            "5 08:00:00 Bash `make tag`: in doubt, it was cut off @1",
+            "5 08:00:00 Bash `make tag`: in doubt: ended, code unknown @1",
         ],
         "{told}"
     );

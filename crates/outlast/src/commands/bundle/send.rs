@@ -101,7 +101,7 @@ pub fn send(args: &MoveArgs, Desk { store, by, context, page, wait }: Desk) -> R
     let to = &args.to;
     check_leaves_alone(store, &view)?;
     if matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping) {
-        view = tell::ask_to_stop(store, by, &view, STOP, wait)?.0;
+        view = tell::ask_to_stop(store, by, context, &view, STOP, wait)?.0;
     }
     if let status @ (Status::Completed | Status::Cancelled) = view.run.status {
         return Err(RunError::Ended { run: called(&view), status, verb: "move" }.into());

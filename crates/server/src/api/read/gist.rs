@@ -36,6 +36,20 @@ pub enum Outcome {
     Unknown,
 }
 
+impl Outcome {
+    /// Returns the outcome in the words that a resumed model is told.
+    pub fn words(&self) -> String {
+        match self {
+            Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
+            Outcome::Finished { code: None } => "finished".into(),
+            Outcome::Recorded => "finished; the same call again is given its recorded answer".into(),
+            Outcome::EndedByOutlast => "ended by Outlast before it had finished".into(),
+            Outcome::Ended => "ended, code unknown".into(),
+            Outcome::Unknown => "unknown".into(),
+        }
+    }
+}
+
 /// Returns the gist of an entry; `None` for one of which nothing is kept that could be told in a line.
 ///
 /// Errors: those of the store. What is kept and cannot be read has no gist.
@@ -181,8 +195,8 @@ fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
         (Some(Outcome::Finished { code: None } | Outcome::Recorded), _) | (None, State::Done) => {
             "done".into()
         }
-        (Some(Outcome::EndedByOutlast), _) => "ended by Outlast before it had finished".into(),
-        (Some(Outcome::Ended), _) => "in doubt, it was cut off".into(),
+        (Some(cut_off @ Outcome::EndedByOutlast), _) => cut_off.words(),
+        (Some(ended @ Outcome::Ended), _) => format!("{}: {}", State::Unknown.word(), ended.words()),
         (None, State::Unknown) if entry.state == State::Open => "in doubt, it was cut off".into(),
         (Some(Outcome::Unknown), _) | (None, State::Unknown) => State::Unknown.word().into(),
         (None, State::Open) if entry.tool.as_ref().is_some_and(|tool| !tool.is_sent()) => {
