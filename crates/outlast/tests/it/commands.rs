@@ -627,7 +627,12 @@ fn a_tool_call_that_was_cut_off_is_its_attempts_and_in_doubt_on_every_face() {
     story.ask(DeclareDead { instance: first, heartbeat_seen: 0, left: false, heir: None });
     let in_doubt = |text: &String| row(text).contains("in doubt") && row(text).contains("@1");
     assert!(told().iter().all(in_doubt), "{:?}", told());
-    assert!(shown(&story, "outlast show r -v").contains("Bash `make deploy`: in doubt, it was cut off"));
+    let all = shown(&story, "outlast show r -v");
+    assert!(all.contains("Bash `make deploy`: in doubt, it was cut off"), "{all}");
+    // Bug: the tool had its id for a name where the death was told.
+    assert!(all.contains("open at its end: entry 1, tool Bash `make deploy`"), "{all}");
+    let brief = shown(&story, "outlast show r");
+    assert!(brief.contains("in flight at its death: entry 1, tool Bash `make deploy`, in doubt"), "{brief}");
     story.clock.advance_ms(8 * 3_600_000);
     let b = story.claim(run, second, false);
     let outlast_core::engine::tool::Tool::Again(opening) =

@@ -80,6 +80,10 @@ impl Journal {
         }
         for entry in evidence.iter_mut().flat_map(|evidence| &mut evidence.open) {
             *entry = gist::as_told(store, entry.clone())?;
+            // People are told a tool call by its name, on each face the same.
+            if let Some(name) = gist::tool_name(store, entry)? {
+                entry.key = Some(name);
+            }
         }
         Ok(journal)
     }

@@ -180,16 +180,21 @@ pub fn as_told(store: &dyn Store, entry: Entry) -> Result<Entry, Error> {
     Ok(Entry { state, closed_at: entry.closed_at.filter(|_| state != State::Unknown), ..entry })
 }
 
-fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
+/// Returns the name of a tool call as people are told it; `None` for any other entry, and where nothing of it is kept.
+pub fn tool_name(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
     // A call through the MCP recorder has its server and tool in its own row.
-    let name = match &entry.tool {
-        Some(detail) => detail.name(),
-        None => {
-            let about = kept(store, entry, Role::About)?.unwrap_or_default();
-            let Some(name) = about["tool"].as_str() else { return Ok(None) };
-            tool(name, about["input"].as_str().unwrap_or_default())
-        }
-    };
+    if let Some(detail) = &entry.tool {
+        return Ok(Some(detail.name()));
+    }
+    if entry.kind != Kind::Tool {
+        return Ok(None);
+    }
+    let about = kept(store, entry, Role::About)?.unwrap_or_default();
+    Ok(about["tool"].as_str().map(|name| tool(name, about["input"].as_str().unwrap_or_default())))
+}
+
+fn of_tool(store: &dyn Store, entry: &Entry) -> Result<Option<String>, Error> {
+    let Some(name) = tool_name(store, entry)? else { return Ok(None) };
     let end = match (outcome(store, entry)?, told_state(store, entry)?) {
         (Some(Outcome::Finished { code: Some(code) }), _) => format!("exit {code}"),
         (Some(Outcome::Finished { code: None } | Outcome::Recorded), _) | (None, State::Done) => {
