@@ -77,7 +77,11 @@ fn a_resumption_begins_with_the_files_of_the_last_finished_tool() {
     let kept = format!("draft@{}", half["entry"]);
     bed.does(&["files", "show", "r", &kept]).code(0).tells(&["half a dra"]);
     bed.does(&["files", "diff", "r"]).code(0).tells(&["--- a/notes", "+++ b/notes", "+two"]);
-    bed.does(&["show", "r"]).code(0).tells(&["changes of files", "outlast files r"]);
+    bed.does(&["show", "r"]).code(0).tells(&["changes of files", "→ outlast files r"]);
+    // Bug: of the commands that are suggested, the one in the middle of a line named no store.
+    let store = bed.store();
+    let there = format!("→ outlast --store {} files r", text(&store));
+    bed.does(&["--store", text(&store), "show", "r"]).code(0).tells(&[there.as_str()]);
     bed.does(&["verify"]).code(0);
 }
 

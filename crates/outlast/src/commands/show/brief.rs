@@ -24,6 +24,9 @@ const APPROVALS: usize = 2;
 
 const PRINTED: usize = 4;
 
+/// Most characters of a tool's name before the command about it.
+const TOOL: usize = 30;
+
 const MONEY: usize = 3;
 
 /// Returns the largest number of lines of a reason: `on_screen` on a screen, and any number in a pipe.
@@ -112,7 +115,7 @@ impl Story {
             out.extend(words.map(|line| clean_line(&line, WIDTH)));
         }
         if out.len() + asked.len() < room {
-            out.extend(self.files.iter().map(|line| clean_line(&format!("  {line}"), WIDTH)));
+            out.extend(self.files.iter().map(|line| clean_line(&format!("  {line}"), usize::MAX)));
         }
         if out.len() + asked.len() < room {
             out.extend(self.divergences().last().map(|line| clean_line(&format!("  {line}"), WIDTH)));
@@ -125,9 +128,10 @@ impl Story {
     /// Returns the lines about the newest tool calls whose outcome is unknown, with the command that a person
     /// may type.
     fn doubted_tools(&self) -> Vec<String> {
-        let id = &self.called;
+        let (id, place) = (&self.called, &self.place);
+        // A command that is cut would name another run or store.
         let line = |(tool, seq): &(String, Seq)| {
-            clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {seq}"), WIDTH)
+            format!("  in doubt: {} → outlast {place}resolve {id} {seq}", clean_line(tool, TOOL))
         };
         self.journal.doubted.iter().rev().take(APPROVALS).map(line).collect()
     }

@@ -71,7 +71,7 @@ pub fn show(args: &ShowArgs, Desk { store, context, page, .. }: Desk) -> Result<
     let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around);
     let logs = directory.ok().filter(|_| context.server.is_none()).map(|directory| directory.logs());
-    let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
+    let story = Story::gather(store, view, logs.as_deref(), (args.lines, page.place.as_str()))?;
     let look = page.look;
     match (look.json, args.verbose) {
         (true, _) => page.json(&object::ShownRun::new(&story))?,
@@ -86,6 +86,8 @@ struct Story {
     view: RunView,
     /// Word by which commands find this run, and no newer one.
     called: String,
+    /// Options by which commands find the store of the run, before other words; empty if they find it without.
+    place: String,
     parent: Option<RunId>,
     /// Origin of a fork: the word by which commands find it, and the last entry that the fork shares.
     origin: Option<(String, Seq)>,
@@ -122,7 +124,7 @@ struct Story {
 }
 
 /// Tells how many changes of files a run has made, and how many of them after its last call.
-fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, CliError> {
+fn changed_files(store: &dyn Store, view: &RunView, place: &str) -> Result<Option<String>, CliError> {
     if of_run(view).is_none() {
         return Ok(None);
     }
@@ -132,8 +134,8 @@ fn changed_files(store: &dyn Store, view: &RunView) -> Result<Option<String>, Cl
         0 => String::new(),
         after => format!(", {after} since its last call"),
     };
-    Ok((all > 0)
-        .then(|| format!("{} of files{after} → outlast files {}", some(all as i64, "change"), called(view))))
+    let changes = some(all as i64, "change");
+    Ok((all > 0).then(|| format!("{changes} of files{after} → outlast {place}files {}", called(view))))
 }
 
 /// Reads the run's pending approvals.
@@ -158,7 +160,7 @@ impl Story {
         store: &dyn Store,
         mut view: RunView,
         logs: Option<&Path>,
-        lines: usize,
+        (lines, place): (usize, &str),
     ) -> Result<Story, CliError> {
         let no = view.run.no;
         let halt = view.run.halt.clone().map(|halt| told_with_above(store, halt)).transpose()?;
@@ -175,7 +177,7 @@ impl Story {
         let tools = journal.tools.iter().map(|e| tool_line::read(store, no, e));
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
-            files: changed_files(store, &view)?,
+            files: changed_files(store, &view, place)?,
             unmetered: unheld::unmetered(store, no)?,
             tax: Tax::of(&resume_tax::of_restarts(store, &view, &journal.restarts)?),
             journal,
@@ -192,6 +194,7 @@ impl Story {
             attempts,
             now: store.now()?,
             called: called_now(store, &view)?,
+            place: place.to_owned(),
             waits: reads::waits::list(store, no)?.iter().map(Wait::new).collect(),
             last_words: gist::last_words(store, &view)?,
             view,
