@@ -118,7 +118,7 @@ impl Families {
     /// Returns the refusal of a run that was not forgotten: `run_not_ended`, `call_in_flight`, else `run_stays`.
     fn why_it_stays(&self, store: &dyn Store, no: RunNo) -> Result<CliError, CliError> {
         let Some(view) = store.run(no)? else {
-            return Ok(CliError::NoSuchRun { asked: no.to_string(), like: None });
+            return Ok(CliError::NoSuchRun { asked: no.to_string(), like: None, is_job: false });
         };
         if let Err(why) = check_rests(&view) {
             return Ok(why.into());

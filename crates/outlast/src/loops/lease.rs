@@ -126,8 +126,8 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
         ..Start::new(id.clone())
     };
     let started = store.run_verb(start, Durability::Synced)?;
-    let view =
-        store.run(started.run)?.ok_or_else(|| CliError::NoSuchRun { asked: id.to_string(), like: None })?;
+    let gone = || CliError::NoSuchRun { asked: id.to_string(), like: None, is_job: false };
+    let view = store.run(started.run)?.ok_or_else(gone)?;
     if !view.spec.is_shell_loop() || view.run.job.is_some() {
         return Err(InsideError::NotALoop { run: id.to_string() }.into());
     }

@@ -28,7 +28,7 @@ pub use self::{
     run::RunError,
 };
 use crate::{
-    program::{exit_code, find, say},
+    program::{exit_code, find, jsonl, say},
     render::{
         amount::usd,
         look::{Look, Unwritten},
@@ -85,6 +85,8 @@ pub enum CliError {
         asked: String,
         /// Word of a run that the one that was typed is similar to.
         like: Option<String>,
+        /// Whether a job was asked for.
+        is_job: bool,
     },
     #[error("no run was begun in {directory}")]
     NoRunHere { directory: String },
@@ -205,10 +207,13 @@ impl CliError {
             CliError::NoStore { .. } => Some(
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),
-            CliError::NoSuchRun { like, .. } => {
+            CliError::NoSuchRun { asked, like, is_job } => {
                 let like = like.as_ref().map_or_else(String::new, |like| format!("did you mean {like}? "));
-                let all = "list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file";
-                Some(like + all)
+                let of_file = match *is_job || jsonl::is_file(asked) {
+                    true => "; a job of resume_or_start is named by its .jsonl file",
+                    false => "",
+                };
+                Some(format!("{like}list runs with `outlast ls`{of_file}"))
             }
             CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
             CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
@@ -330,11 +335,18 @@ mod tests {
             assert_eq!(json["error"]["hint"].as_str().map(str::to_owned), error.hint());
         };
         check(
-            CliError::NoSuchRun { asked: "x".into(), like: None },
+            CliError::NoSuchRun { asked: "x".into(), like: Some("xy".into()), is_job: false },
             1,
             "unknown_run",
-            "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`; a job of resume_or_start is named by its .jsonl file",
+            "error: no run has the id or name \"x\"\nhint: did you mean xy? list runs with `outlast ls`",
         );
+        for (asked, is_job) in [("x", true), ("x.jsonl", false)] {
+            let told = format!(
+                "error: no run has the id or name \"{asked}\"\nhint: list runs with `outlast ls`; a job of resume_or_start is \
+                 named by its .jsonl file"
+            );
+            check(CliError::NoSuchRun { asked: asked.into(), like: None, is_job }, 1, "unknown_run", &told);
+        }
         check(
             store::Error::Engine(engine::Error::RunHeld {
                 id: "r".into(),

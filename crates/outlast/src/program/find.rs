@@ -96,7 +96,7 @@ struct Rank {
 
 /// Returns the run of this number. Errors: `NoSuchRun`.
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
-    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}"), like: None })
+    store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}"), like: None, is_job: false })
 }
 
 /// Finds the run that `asked` names, in order to read it. See [`run_to`].
@@ -150,7 +150,8 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
         let newest = runs::each(store, RunFilter::default()).take(LIKELY);
         let words = newest.map(|view| Ok(short::called(&view?))).collect::<Result<Vec<_>, store::Error>>()?;
         let like = nearest(asked, words.iter().map(String::as_str)).map(str::to_owned);
-        return Err(CliError::NoSuchRun { asked: asked.chars().take(140).collect(), like });
+        let asked = asked.chars().take(140).collect();
+        return Err(CliError::NoSuchRun { asked, like, is_job: false });
     };
     tell_taken(store, asked, &view, all)?;
     Ok(view)
@@ -252,7 +253,8 @@ pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliErr
     if found.len() > 1 {
         return Err(ambiguous(store, asked, &found, found.len())?);
     }
-    found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect(), like: None })
+    let asked: String = asked.chars().take(140).collect();
+    found.pop().ok_or(CliError::NoSuchRun { asked, like: None, is_job: true })
 }
 
 /// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it, without forks: a fork
