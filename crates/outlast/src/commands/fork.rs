@@ -166,6 +166,8 @@ fn forked(
 fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     match find::job(store, asked, Verb::Branch) {
         Err(CliError::Store(store::Error::Engine(engine::Error::NotAJob { id }))) => find::run(store, &id),
+        // Its hint is not for jobs alone.
+        Err(CliError::NoSuchRun { .. }) => find::run(store, asked),
         found => found,
     }
 }

@@ -280,7 +280,11 @@ pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>, 
         }
     }
     if found.is_empty() && !file {
-        return is_job(run_to(store, asked, verb)?).map(|view| vec![view]);
+        let view = run_to(store, asked, verb).map_err(|e| match e {
+            CliError::NoSuchRun { asked, like, .. } => CliError::NoSuchRun { asked, like, is_job: true },
+            e => e,
+        })?;
+        return is_job(view).map(|view| vec![view]);
     }
     if count > 1 && verb == Verb::Branch {
         return Err(ambiguous(store, asked, &named, count)?);
