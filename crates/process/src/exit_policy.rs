@@ -50,6 +50,20 @@ pub fn is_futile(error: &str) -> bool {
     [NOT_EXECUTABLE, NOT_FOUND].contains(&error) || error.ends_with(USAGE)
 }
 
+const TWICE: &str = "the agent ended twice in the same way";
+
+/// Returns the reason why an agent that ended twice in the same way, without a call, is not started again. `said`: last line
+/// that it printed; empty if there is none.
+pub fn twice_words(exit: i32, said: &str) -> String {
+    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+    format!("{TWICE}, with exit {exit} and without a call{said}")
+}
+
+/// Returns whether a run's error text is [`twice_words`].
+pub fn ended_twice(error: &str) -> bool {
+    error.starts_with(TWICE)
+}
+
 /// Way in which an agent died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
@@ -194,6 +208,14 @@ mod tests_of_crash_loops {
         let made: Vec<DeathAt> =
             deaths.iter().map(|&(at_us, entries_closed)| DeathAt { at_us, entries_closed }).collect();
         assert_eq!(is_crash_loop(&made), looping, "{deaths:?}");
+    }
+
+    #[test]
+    fn what_ended_twice_in_the_same_way_is_known_by_its_words() {
+        let words = twice_words(1, "unknown option --x");
+        assert!(words.ends_with("with exit 1 and without a call: unknown option --x"), "{words}");
+        assert!(ended_twice(&words) && ended_twice(&twice_words(1, "")) && !is_futile(&words));
+        assert!(!ended_twice(&Futile::Usage.words(Exit { code: Some(2), signal: None })));
     }
 
     #[test]

@@ -177,18 +177,27 @@ pub fn next(view: &RunView, word: &str) -> Next {
         }
         Status::Completed => told("", "nothing: it is done", Vec::new()),
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
-            told("never started", "its command cannot be started: correct it and type it again", Vec::new())
+            told(CORRECT, "its command cannot be started: correct it and type it again", Vec::new())
         }
         // Resumed, the same command would end the same way.
         Status::Failed if is_futile && run.own.calls == 0 && run.replayed == 0 => told(
-            "correct its command",
+            CORRECT,
             "read what it printed, correct its command and type it again",
             vec![format!("outlast logs {id}")],
+        ),
+        // A resumption starts the same command.
+        Status::Failed if supervised && run.error.as_deref().is_some_and(exit_policy::ended_twice) => told(
+            "see logs",
+            "read what it printed: if its command is wrong, type another as a new run (`outlast run …`); else mend the cause \
+             and resume it",
+            std::iter::once(format!("outlast logs {id}")).chain(resume()).collect(),
         ),
         Status::Failed => go_on("resume", "mend why it failed, then resume it"),
         Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
     }
 }
+
+const CORRECT: &str = "correct its command";
 
 const START: &str = "start its script";
 

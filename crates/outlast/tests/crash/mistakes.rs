@@ -154,6 +154,8 @@ fn agent_that_ends_twice_in_the_same_way_before_any_call_is_not_started_again() 
     let bed = Bed::without_mock();
     let done = bed.run(shell(&bed, &["--run", "r"], "echo unknown option --x >&2; exit 1")).code(76);
     done.tells(&["ended twice in the same way, with exit 1 and without a call: unknown option --x"]);
+    // Bug: it was to be resumed, which starts the same command again.
+    bed.does(&["show", "r"]).tells(&["if its command is wrong", "→ outlast logs r", "→ outlast resume r"]);
     assert_eq!((bed.status("r").as_str(), bed.spent("r", "restarts")), ("failed", 1));
     // What it prints may tell that it got further.
     let further = "echo life $OUTLAST_ATTEMPT; [ $OUTLAST_ATTEMPT = 3 ] || exit 1";

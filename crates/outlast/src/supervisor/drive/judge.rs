@@ -445,9 +445,8 @@ impl Driver {
         }
         let is_same = before.is_some_and(|before| self.printed(before.no).as_ref() == Some(&printed));
         Ok(is_same.then(|| {
-            let last = printed.iter().rfind(|line| !line.trim().is_empty());
-            let last = last.map_or_else(String::new, |line| format!(": {}", line.trim()));
-            format!("the agent ended twice in the same way, with exit {FAILED} and without a call{last}")
+            let said = printed.iter().rfind(|line| !line.trim().is_empty());
+            exit_policy::twice_words(FAILED, said.map_or("", |line| line.trim()))
         }))
     }
 
