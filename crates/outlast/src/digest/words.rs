@@ -128,12 +128,9 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
         0 => money,
         doubt => format!("{money}, {} usd in doubt", money::usd(doubt)),
     };
-    let mut ends: Vec<&str> = told.how_it_died.iter().map(String::as_str).collect();
-    ends.dedup();
-    let ends = ends[ends.len().saturating_sub(ENDS)..].join(", ");
     let deaths = match told.in_this_time.deaths {
         0 => String::new(),
-        died => format!(", {}: {}", some(died, "death"), clean_line(&ends, LINE)),
+        died => format!(", {}: {}", some(died, "death"), clean_line(&newest_ends(&told.how_it_died), LINE)),
     };
     let mut out = vec![format!("{sign} {name}: {}{took}{money}{deaths}", run.status)];
     out.extend(run.why.iter().map(|why| format!("  {}", clean_line(why, LINE))));
@@ -166,4 +163,13 @@ fn of_run(digest: &Digest, told: &DigestRun) -> Vec<String> {
     }
     out.extend(told.commands.iter().take(COMMANDS).map(|command| format!("  → {command}")));
     out
+}
+
+/// Returns the newest ends of attempts, the oldest first; one that is told several times in a row only once.
+pub(super) fn newest_ends(how_it_died: &[String]) -> String {
+    let mut ends: Vec<&str> = how_it_died.iter().map(String::as_str).collect();
+    ends.dedup();
+    let left_out = ends.len().saturating_sub(ENDS);
+    let before = if left_out > 0 { "…, " } else { "" };
+    format!("{before}{}", ends[left_out..].join(", "))
 }

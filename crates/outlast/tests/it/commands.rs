@@ -544,6 +544,8 @@ fn an_agents_night_is_told_by_what_was_done() {
         outlast::agent::session::key(None, 0),
         &outlast::agent::session::Session { id: "s".into(), spoiled: false, directory: None },
     ));
+    let all = shown(&story, "outlast show r -v");
+    assert!(all.lines().all(|line| line != "entries"), "nothing would be below this heading: {all}");
     let of = outlast::agent::open_calls::SearchScope::new(run, actor.attempt, Some("s"));
     let begins = |id: &str, command: &str| {
         let call = outlast_server::dialect::conversation::ToolCall {

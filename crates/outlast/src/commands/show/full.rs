@@ -181,9 +181,10 @@ impl Story {
     }
 
     fn entries_text(&self, look: Look) -> String {
-        match self.journal.count {
-            0 => String::new(),
-            _ => entry::table(&self.journal.newest_work).render(look, 2),
+        // Copies of an agent's session may be all that there is.
+        match self.journal.newest_work.is_empty() {
+            true => String::new(),
+            false => entry::table(&self.journal.newest_work).render(look, 2),
         }
     }
 }
