@@ -178,9 +178,9 @@ impl Refusal {
             Refusal::BodyTooLarge { .. } | Refusal::BadEncoding(BadEncoding::TooLarge { .. }) => {
                 Some("start outlast with a larger --max-body".into())
             }
-            Refusal::NoProviderKey { needs, .. } => {
-                Some(format!("start this program, or the outlast that it asks, with {needs}, or send the provider's key yourself"))
-            }
+            Refusal::NoProviderKey { needs, .. } => Some(format!(
+                "start this program, or the outlast that it asks, with {needs}, or send the provider's key yourself"
+            )),
             Refusal::ForeignResponse { .. } => {
                 Some("outlast started with --foreign-responses takes ids of other runs' answers".into())
             }
