@@ -209,11 +209,11 @@ mod tests {
     #[test]
     fn any_answer_begins_the_row_anew() {
         let mut outages = Outages::new(60_000);
-        let fails = |outages: &mut Outages| outages.failed(&U, call(1), Cause::Failing(500), 0);
-        assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
+        let fails = |outages: &mut Outages, n| outages.failed(&U, call(n), Cause::Failing(500), 0);
+        assert_eq!((fails(&mut outages, 1), fails(&mut outages, 2)), (None, None));
         assert!(!outages.answered(&U, 0), "two failures were no outage");
-        assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
-        assert!(fails(&mut outages).is_some());
+        assert_eq!((fails(&mut outages, 3), fails(&mut outages, 4)), (None, None));
+        assert!(fails(&mut outages, 5).is_some());
         assert!(outages.answered(&U, 0));
         assert_eq!(outages.may_go(&U, call(1), 0), Ok(()));
     }
@@ -232,6 +232,7 @@ mod tests {
         }
         assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some(), "that is no call's own");
         assert!(fails(&mut outages, 3).is_some(), "it is held as the others are");
+        assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some());
         assert!(outages.connected(&U), "which answers nobody");
         assert!(outages.failed(&U, call(4), Cause::NoConnection, 0).is_some() && outages.answered(&U, 0));
         let row = [4, 4].map(|n| fails(&mut outages, n));
