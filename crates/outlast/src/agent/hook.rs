@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     disk,
-    program::{checkout::git, context::Context, error::CliError, exit_code, told},
+    program::{checkout, context::Context, error::CliError, exit_code, told},
     render::quote::quoted,
 };
 
@@ -210,9 +210,11 @@ const COMMITS: &str = "5";
 
 /// Returns branch, changed files and newest commits of a directory as text; `None` without git or a working tree.
 pub fn status(directory: &Path) -> Option<String> {
-    let status = git(directory, &["status", "--short", "--branch"])?;
+    let status = checkout::status(directory, &["--short", "--branch"]).ok()?;
+    let status = String::from_utf8_lossy(&status);
     // A repository without a commit has none to tell.
-    let commits = git(directory, &["log", "--oneline", "--no-decorate", "-n", COMMITS]).unwrap_or_default();
+    let commits =
+        checkout::git(directory, &["log", "--oneline", "--no-decorate", "-n", COMMITS]).unwrap_or_default();
     Some(words(&status, &commits))
 }
 

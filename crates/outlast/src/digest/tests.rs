@@ -187,10 +187,19 @@ fn commits_are_told_and_a_repository_runs_no_program() {
     git(&["add", "a.rs"]);
     git(&["commit", "--quiet", "--no-gpg-sign", "-m", "a: begin"]);
     let mark = place.path().join("ran");
-    for key in ["gpg.program", "core.fsmonitor", "core.pager", "diff.external", "core.sshCommand"] {
+    for key in [
+        "gpg.program",
+        "core.fsmonitor",
+        "core.pager",
+        "diff.external",
+        "core.sshCommand",
+        "filter.x.clean",
+        "filter.y.process",
+    ] {
         git(&["config", key, &format!("touch {}; false", mark.display())]);
     }
     git(&["config", "log.showSignature", "true"]);
+    git(&["config", "filter.y.required", "true"]);
     let all = (Micros(0), Micros(4_000_000_000_000_000));
     let found = checkout::commits(place.path(), None, all.0, all.1);
     assert_eq!((found.commits.len(), found.files.as_slice()), (1, &["a.rs".to_owned()][..]));
@@ -202,6 +211,13 @@ fn commits_are_told_and_a_repository_runs_no_program() {
     assert_eq!(checkout::commits(place.path(), Some(&head), all.0, all.1), Commits::default());
     let gone = "0123456789abcdef0123456789abcdef01234567";
     assert_eq!(checkout::commits(place.path(), Some(gone), all.0, all.1), found, "another checkout by now");
+    // A file of the same size has to be read, through the filter of its attributes.
+    fs::write(place.path().join("a.rs"), "fn b() {}").unwrap();
+    for filter in ["x", "y"] {
+        fs::write(place.path().join(".gitattributes"), format!("*.rs filter={filter}\n")).unwrap();
+        let changed = checkout::status(place.path(), &["--short"]).unwrap();
+        assert_eq!(String::from_utf8(changed).unwrap(), " M a.rs\n?? .gitattributes\n");
+    }
     assert!(!mark.exists());
 }
 

@@ -1,14 +1,15 @@
 //! The git checkout of a directory: its branch, and the commits that were made in it.
 //!
 //! An agent may have written all of it, its settings too. The branch is read off git's own files, and git is run so that
-//! it starts no program that these settings name, asks nobody over the network, and is ended if it hangs.
+//! it starts no program that these settings name, asks nobody over the network, and is ended if it hangs. (A submodule's own
+//! filters are not switched off.)
 
 use std::{
     fmt, fs,
-    io::Read as _,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -18,17 +19,17 @@ use outlast_process::helper::Helper;
 use crate::render::time;
 
 /// Longest time for which git may work.
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Most bytes of its answer that are read, and most commits that are told.
-const BYTES: u64 = 1 << 20;
+const BYTES: u64 = 16 << 20;
 const COMMITS: &str = "50";
 
 /// Most bytes of one of git's files that are read.
 const HEAD: u64 = 4096;
 
 /// Environment variables that git is given.
-const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CONFIG_HOME", "LANG"];
+const KEPT: [&str; 3] = ["PATH", "HOME", "XDG_CONFIG_HOME"];
 
 /// Branch or commit that is checked out in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,8 +104,35 @@ pub fn commits(directory: &Path, head: Option<&str>, since: Micros, until: Micro
     found
 }
 
+/// Returns what `git status` prints. Errors: one line that says why there is nothing.
+///
+/// A changed file goes through the filter that its attributes name, which is a program of the repository's settings: each
+/// is switched off. What differs is then told by the file as it is.
+pub fn status(directory: &Path, words: &[&str]) -> Result<Vec<u8>, String> {
+    let filters = git(
+        directory,
+        &["config", "--null", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$"],
+    );
+    let filters = filters.unwrap_or_default();
+    let mut off = Vec::new();
+    for name in filters.split_terminator('\0') {
+        // `-c` takes the first `=` for the end of the name.
+        if name.contains('=') {
+            return Err(format!("git's setting {name:?} cannot be switched off"));
+        }
+        off.push(format!("{name}={}", if name.ends_with(".required") { "false" } else { "" }));
+    }
+    let off = off.iter().flat_map(|setting| ["-c", setting]);
+    output(directory, &off.chain(["status"]).chain(words.iter().copied()).collect::<Vec<_>>())
+}
+
 /// Runs git in a directory and returns what it printed; `None` if it fails or hangs.
 pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
+    output(directory, words).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Runs git in a directory and returns what it printed. Errors: one line that says why there is nothing.
+pub fn output(directory: &Path, words: &[&str]) -> Result<Vec<u8>, String> {
     let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = Command::new("git");
     command
@@ -115,6 +143,8 @@ pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
             "-c",
             "core.fsmonitor=false",
             "-c",
+            "core.untrackedCache=false",
+            "-c",
             "core.hooksPath=/dev/null",
         ])
         .args(words)
@@ -123,18 +153,32 @@ pub fn git(directory: &Path, words: &[&str]) -> Option<String> {
         .envs(kept)
         // A partial clone's missing objects are not fetched: a remote's settings can name any program.
         .envs([("GIT_ALLOW_PROTOCOL", "none"), ("GIT_NO_LAZY_FETCH", "1"), ("GIT_TERMINAL_PROMPT", "0")])
+        .env("LC_ALL", "C.UTF-8")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let mut child = Helper::start(&mut command).ok()?;
-    let stdout = child.stdout()?;
-    let reader = thread::spawn(move || {
+        .stderr(Stdio::piped());
+    let not_run = |e: io::Error| format!("git: {e}");
+    let mut child = Helper::start(&mut command).map_err(not_run)?;
+    let read = [child.stdout().map(reader), child.stderr().map(reader)];
+    let status = child.ends_within(LONGEST).map_err(not_run)?;
+    let status = status.ok_or_else(|| format!("git did not end within {} s", LONGEST.as_secs()))?;
+    let [out, err] = read.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
+    match status.success() {
+        true => Ok(out),
+        false => {
+            let text = String::from_utf8_lossy(&err);
+            Err(text.lines().next().unwrap_or("git failed").chars().take(200).collect())
+        }
+    }
+}
+
+/// Reads beside the process, up to a limit: at that its pipe is closed, which ends it.
+fn reader(pipe: impl io::Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
         let mut bytes = Vec::new();
-        stdout.take(BYTES).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let status = child.ends_within(LONGEST).ok()??;
-    let bytes = reader.join().ok()?.ok()?;
-    status.success().then(|| String::from_utf8_lossy(&bytes).into_owned())
+        let _ = pipe.take(BYTES).read_to_end(&mut bytes);
+        bytes
+    })
 }
 
 /// Reads a small text file; `None` for anything else: a pipe would never end.

@@ -3,12 +3,10 @@
 //! Two iterations with the same mark changed nothing that lasts.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsStr,
     fs,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 use outlast_core::{
@@ -18,7 +16,7 @@ use outlast_core::{
     words::{Digest, RunId},
 };
 
-use crate::loops::task_context::CONTEXT;
+use crate::{loops::task_context::CONTEXT, program::checkout};
 
 /// Largest changed file that is read, in bytes. A larger one counts by its time and size.
 const MAX_READ: u64 = 64 << 20;
@@ -26,8 +24,6 @@ const MAX_READ: u64 = 64 << 20;
 /// Directory to examine, with git's environment and the store to leave out.
 pub struct Directory<'a> {
     pub directory: &'a Path,
-    /// Environment variables of git. Nothing of Outlast's is added, because git may run what a checkout configures.
-    pub env: &'a BTreeMap<String, String>,
     /// Path of the store; `None`: it is not a file. Files whose path begins with it are Outlast's own and do not count.
     pub store: Option<&'a str>,
 }
@@ -41,7 +37,7 @@ pub struct Mark {
     pub no_git: Option<String>,
 }
 
-/// Computes the mark as of now. Runs git twice and writes nothing. Errors: those of the store.
+/// Computes the mark as of now. Runs git and writes nothing. Errors: those of the store.
 pub fn mark(place: &Directory<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
     let worktree = worktree(place);
     let context = context(store, run)?;
@@ -71,13 +67,13 @@ fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Err
 /// Returns the state of the worktree around the directory: git's status lines, and the contents of files that
 /// differ.
 fn worktree(place: &Directory<'_>) -> Result<Vec<u8>, String> {
-    let mut root = git(place, &["rev-parse", "--show-toplevel"])?;
+    let mut root = checkout::output(place.directory, &["rev-parse", "--show-toplevel"])?;
     if root.ends_with(b"\n") {
         root.pop();
     }
     let root = PathBuf::from(OsStr::from_bytes(&root));
-    let flags = ["status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all"];
-    let status = git(place, &flags)?;
+    let flags = ["--porcelain=v2", "-z", "--branch", "--untracked-files=all"];
+    let status = checkout::status(place.directory, &flags)?;
     let mut told = Vec::new();
     for change in changes(&status) {
         let path = change.path.map(|path| root.join(OsStr::from_bytes(path)));
@@ -110,21 +106,6 @@ fn content(path: &Path, tracked: bool) -> String {
         return Digest::of(&bytes).to_string();
     }
     format!("{} {} {}", meta.mtime(), meta.mtime_nsec(), meta.len())
-}
-
-/// Returns git's output. Errors: one line that says why there is none.
-fn git(place: &Directory<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
-    let mut command = Command::new("git");
-    command.args(["-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"]).args(args);
-    // Taking no lock of the index: the agent's own git may need it.
-    command.env_clear().envs(place.env).envs([("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")]);
-    command.current_dir(place.directory).stdin(Stdio::null());
-    let out = command.output().map_err(|e| format!("git: {e}"))?;
-    if !out.status.success() {
-        let text = String::from_utf8_lossy(&out.stderr);
-        return Err(text.lines().next().unwrap_or("git failed").chars().take(200).collect());
-    }
-    Ok(out.stdout)
 }
 
 /// One record of `git status --porcelain=v2 -z --branch`.
@@ -201,21 +182,15 @@ mod tests {
     struct Repository(tempfile::TempDir);
 
     impl Repository {
-        fn env() -> BTreeMap<String, String> {
-            let names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
-            let path = ("PATH".to_owned(), std::env::var("PATH").unwrap());
-            names.iter().map(|n| ((*n).to_owned(), "t@example.org".to_owned())).chain([path]).collect()
-        }
-
-        fn look(&self, args: &[&str]) -> Result<Vec<u8>, String> {
-            git(&Directory { directory: self.0.path(), env: &Self::env(), store: None }, args)
+        fn git(&self, args: &[&str]) {
+            let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
+            checkout::output(self.0.path(), &[&who, args].concat()).unwrap();
         }
 
         fn worktree(&self) -> Vec<u8> {
             let store = self.0.path().join("runs.db");
             let store = store.to_str();
-            worktree(&Directory { directory: &self.0.path().join("below"), env: &Self::env(), store })
-                .unwrap()
+            worktree(&Directory { directory: &self.0.path().join("below"), store }).unwrap()
         }
 
         fn write(&self, name: &str, text: &str) {
@@ -227,7 +202,7 @@ mod tests {
     fn whatever_lasts_changes_the_mark_and_nothing_else_does() {
         let r = Repository(tempfile::tempdir().unwrap());
         fs::create_dir(r.0.path().join("below")).unwrap();
-        r.look(&["init", "-q", "-b", "main"]).unwrap();
+        r.git(&["init", "-q", "-b", "main"]);
         r.write(".gitignore", "ignored\n");
         let mut before = r.worktree();
         let mut check = |what: &str, changes: bool, act: &dyn Fn()| {
@@ -240,15 +215,15 @@ mod tests {
         check("a file that is ignored", false, &|| r.write("ignored", "x"));
         check("a file of the store's", false, &|| r.write("runs.db-wal", "x"));
         check("a new file", true, &|| r.write("a", "1"));
-        check("staged", true, &|| drop(r.look(&["add", "a", ".gitignore"]).unwrap()));
+        check("staged", true, &|| r.git(&["add", "a", ".gitignore"]));
         check("changed after staging", true, &|| r.write("a", "2"));
         check("the same again", false, &|| r.write("a", "2"));
         check("another content of the same size", true, &|| r.write("a", "3"));
-        check("committed", true, &|| drop(r.look(&["commit", "-qam", "one"]).unwrap()));
+        check("committed", true, &|| r.git(&["commit", "-qam", "one"]));
         check("changed", true, &|| r.write("a", "4"));
         check("changed on", true, &|| r.write("a", "5"));
-        check("thrown away", true, &|| drop(r.look(&["checkout", "-q", "a"]).unwrap()));
-        check("another branch", true, &|| drop(r.look(&["checkout", "-qb", "other"]).unwrap()));
+        check("thrown away", true, &|| r.git(&["checkout", "-q", "a"]));
+        check("another branch", true, &|| r.git(&["checkout", "-qb", "other"]));
         check("an untracked file", true, &|| r.write("below/b c", "1"));
         check("an untracked file that grew", true, &|| r.write("below/b c", "12"));
         check("removed", true, &|| fs::remove_file(r.0.path().join("a")).unwrap());
@@ -257,8 +232,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_no_repository_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let env = Repository::env();
-        let place = Directory { directory: dir.path(), env: &env, store: None };
+        let place = Directory { directory: dir.path(), store: None };
         assert!(worktree(&place).unwrap_err().contains("not a git repository"));
     }
 
@@ -281,10 +255,8 @@ mod tests {
             let changes = vec![Change::set(name, value.as_bytes())];
             store.run_verb(Put { actor, changes, ..Put::default() }, Durability::Synced).unwrap();
         };
-        let (dir, env) = (tempfile::tempdir().unwrap(), Repository::env());
-        let now = || {
-            mark(&Directory { directory: dir.path(), env: &env, store: None }, &store, &id).unwrap().digest
-        };
+        let dir = tempfile::tempdir().unwrap();
+        let now = || mark(&Directory { directory: dir.path(), store: None }, &store, &id).unwrap().digest;
         assert_eq!(now(), None, "nothing tells anything");
         put("tests");
         let tests = now();

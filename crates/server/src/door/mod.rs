@@ -64,7 +64,7 @@ pub use crate::{
     wire::{
         access::{Access, NotLetIn},
         credentials::bare,
-        network::{BadNetwork, Network, authorities},
+        network::{BadNetwork, Network, authorities, later},
         sessions::Sessions,
         tokens::ApiTokens,
     },

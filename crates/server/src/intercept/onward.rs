@@ -1,12 +1,14 @@
 //! Requests on an opened host that are no model's: they go on to that very host as they came.
 
+use std::sync::Arc;
+
 use http::{Request, Response};
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
@@ -64,7 +66,7 @@ impl Onward {
         let unreachable = |e: &dyn std::fmt::Display| Refusal::Unreachable(format!("{}: {e}", self.host));
         let stream = self.network.ways.dial(&self.host, self.port).await.map_err(|e| unreachable(&e))?;
         let name = ServerName::try_from(self.host.clone()).map_err(|e| unreachable(&e))?;
-        let tls = TlsConnector::from(self.network.tls.clone()).connect(name, stream);
+        let tls = TlsConnector::from(Arc::<ClientConfig>::clone(&self.network.tls)).connect(name, stream);
         let tls = tls.await.map_err(|e| unreachable(&e))?;
         let (sender, connection) = http1::Builder::new()
             .preserve_header_case(true)

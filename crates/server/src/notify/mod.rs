@@ -20,9 +20,10 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use outlast_core::words::bad::with_causes;
+use rustls::ClientConfig;
 use sha2::Sha256;
 
-use crate::wire::network::Network;
+use crate::wire::network::{Later, Network, later};
 
 pub use address::BadAddress;
 
@@ -84,20 +85,28 @@ fn colon(text: &str) -> String {
 /// HTTP client that posts messages. Cheap to clone.
 #[derive(Clone)]
 pub struct Poster {
-    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    /// Made with the first message, as the pool to the upstreams is with the first call.
+    client: Later<HttpClient>,
 }
+
+type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
 
 impl Poster {
     /// Creates a client that verifies endpoints by the authorities of `network`, and connects directly.
     pub fn new(network: &Network) -> Poster {
+        let network = network.clone();
+        Poster { client: later(move || Poster::client(&network)) }
+    }
+
+    fn client(network: &Network) -> HttpClient {
         let mut tcp = HttpConnector::new_with_resolver(Resolver::default());
         tcp.set_connect_timeout(Some(Duration::from_secs(10)));
         tcp.enforce_http(false);
-        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config((*network.tls).clone());
+        let https =
+            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(ClientConfig::clone(&network.tls));
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         // No connection is kept: a message is rare, and an endpoint may move.
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
-        Poster { client }
+        Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)
     }
 
     /// Posts a message, and waits for the endpoint's answer. Errors: any answer but a 2xx status, or none.

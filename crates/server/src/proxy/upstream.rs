@@ -28,10 +28,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use outlast_core::words::{BadText, Cause, Digest, bad::with_causes};
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::wire::network::{Network, Ways, bare};
+use crate::wire::network::{Later, Network, Ways, bare, later};
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -135,27 +136,35 @@ const STALE: Duration = Duration::from_secs(1);
 /// Connection pool to all upstreams.
 #[derive(Clone)]
 pub struct Pool {
-    client: Client<HttpsConnector<Dial>, Full<Bytes>>,
+    /// Made with the first call: that is when the authorities are wanted.
+    client: Later<HttpClient>,
 }
+
+type HttpClient = Client<HttpsConnector<Dial>, Full<Bytes>>;
 
 impl Pool {
     /// Creates a pool that follows no redirects, and keeps an unused connection for `idle`. A connection that the server
     /// closes while a request is written to it leaves that request in doubt.
     pub fn new(network: &Network, idle: Duration) -> Pool {
+        let network = network.clone();
+        Pool { client: later(move || Pool::client(&network, idle)) }
+    }
+
+    fn client(network: &Network, idle: Duration) -> HttpClient {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(Duration::from_secs(30)));
         tcp.set_connect_timeout(Some(Duration::from_secs(10)));
         tcp.enforce_http(false);
-        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config((*network.tls).clone());
+        let https =
+            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(ClientConfig::clone(&network.tls));
         let dial = Dial { tcp, ways: network.ways.clone() };
         let connector = https.https_or_http().enable_http1().wrap_connector(dial);
-        let client = Client::builder(TokioExecutor::new())
+        Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle)
             // hyper only resends a request whose pooled connection was closed before a byte was written.
             .retry_canceled_requests(true)
-            .build(connector);
-        Pool { client }
+            .build(connector)
     }
 
     /// Sends a request, and returns when the head of the response has arrived.

@@ -2,7 +2,14 @@
 //!
 //! Ways out of this machine: straight, or through the HTTP proxy that a person's environment names.
 
-use std::{ffi::OsString, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    io,
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::Uri;
@@ -24,17 +31,25 @@ const PROXIES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROX
 #[derive(Clone)]
 pub struct Network {
     pub ways: Ways,
-    /// TLS client that verifies servers by the authorities of this network.
-    pub tls: Arc<ClientConfig>,
+    /// TLS client that verifies servers by the authorities of this network. They are read when it is first used: most
+    /// processes ask no other machine, and a hundred and fifty certificates are a tenth of a command's time.
+    pub tls: Later<Arc<ClientConfig>>,
+}
+
+/// Value that is made when it is first used. Cheap to clone.
+pub type Later<T> = Arc<LazyLock<T, Box<dyn FnOnce() -> T + Send>>>;
+
+/// Returns the value that `make` makes when it is first used.
+pub fn later<T>(make: impl FnOnce() -> T + Send + 'static) -> Later<T> {
+    Arc::new(LazyLock::new(Box::new(make)))
 }
 
 /// Error of variables that describe no network which can be used.
 #[derive(Debug, thiserror::Error)]
-pub enum BadNetwork {
-    #[error("{variable}: {why}")]
-    Proxy { variable: &'static str, why: BadProxy },
-    #[error("no TLS client could be made: {0}")]
-    Tls(#[from] rustls::Error),
+#[error("{variable}: {why}")]
+pub struct BadNetwork {
+    variable: &'static str,
+    why: BadProxy,
 }
 
 impl Network {
@@ -48,9 +63,36 @@ impl Network {
         let ways = match PROXIES.into_iter().find_map(|name| Some((name, set(name)?))) {
             None => Ways::default(),
             Some((variable, proxy)) => Ways::through(&proxy.to_string_lossy(), &except.to_string_lossy())
-                .map_err(|why| BadNetwork::Proxy { variable, why })?,
+                .map_err(|why| BadNetwork { variable, why })?,
         };
-        Ok(Network { ways, tls: Arc::new(Authorities::of(variable).client()?) })
+        let named = Named::by(variable);
+        Ok(Network { ways, tls: later(move || Arc::new(named.read().client())) })
+    }
+}
+
+/// File and directory of certificate authorities that environment variables name.
+struct Named {
+    file: Option<PathBuf>,
+    directory: Option<PathBuf>,
+}
+
+impl Named {
+    fn by(variable: Variable<'_>) -> Named {
+        let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Named { file: path("SSL_CERT_FILE"), directory: path("SSL_CERT_DIR") }
+    }
+
+    /// Reads these authorities, or the system's if none are named. A file that cannot be read is logged.
+    fn read(&self) -> Authorities {
+        let is_named = self.file.is_some() || self.directory.is_some();
+        let read = match is_named {
+            false => load_native_certs(),
+            true => load_certs_from_paths(self.file.as_deref(), self.directory.as_deref()),
+        };
+        for why in &read.errors {
+            tracing::warn!("certificate authorities are left out: {why}");
+        }
+        Authorities { named: is_named && !read.certs.is_empty(), all: read.certs }
     }
 }
 
@@ -62,31 +104,15 @@ struct Authorities {
 }
 
 impl Authorities {
-    /// Reads the authorities of `SSL_CERT_FILE` and `SSL_CERT_DIR`, or else the system's. A file that cannot be read is
-    /// logged.
-    fn of(variable: Variable<'_>) -> Authorities {
-        let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let (file, directory) = (path("SSL_CERT_FILE"), path("SSL_CERT_DIR"));
-        let read = match (&file, &directory) {
-            (None, None) => load_native_certs(),
-            (file, directory) => load_certs_from_paths(file.as_deref(), directory.as_deref()),
-        };
-        for why in &read.errors {
-            tracing::warn!("certificate authorities are left out: {why}");
-        }
-        let named = (file.is_some() || directory.is_some()) && !read.certs.is_empty();
-        Authorities { all: read.certs, named }
-    }
-
-    fn client(self) -> Result<ClientConfig, rustls::Error> {
+    fn client(self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(self.all);
         if !self.named {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         let begun = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let begun = begun.with_safe_default_protocol_versions()?;
-        Ok(begun.with_root_certificates(roots).with_no_client_auth())
+        let begun = begun.with_safe_default_protocol_versions().expect("ring has a cipher for each version");
+        begun.with_root_certificates(roots).with_no_client_auth()
     }
 }
 
@@ -94,7 +120,7 @@ impl Authorities {
 ///
 /// Errors: there are none.
 pub fn authorities(variable: Variable<'_>) -> io::Result<String> {
-    let all = Authorities::of(variable).all;
+    let all = Named::by(variable).read().all;
     match all.is_empty() {
         true => Err(io::Error::other("this machine has no certificate authorities")),
         false => Ok(all.iter().map(|der| pem(der)).collect()),

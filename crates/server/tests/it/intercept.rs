@@ -11,7 +11,7 @@ use outlast_core::{
 use outlast_mock as mock;
 use outlast_server::{
     dialect::Upstream,
-    door::{Access, Config, Network, Seen},
+    door::{Access, Config, Network, Seen, later},
     intercept::{Intercept, Ways},
 };
 use rustls::{
@@ -85,7 +85,7 @@ impl Behind {
                 });
             }
         });
-        Behind { network: Network { ways, tls: Arc::new(trusting(&authority)) }, asked }
+        Behind { network: Network { ways, tls: later(move || Arc::new(trusting(&authority))) }, asked }
     }
 }
 
@@ -411,7 +411,7 @@ async fn a_program_that_does_not_trust_the_run_is_told_of() {
     let stranger = Behind::new().await.network.tls;
     let (_, stream) = world.connect("api.openai.com:443", Some(&world.token)).await;
     let name = ServerName::try_from("api.openai.com").unwrap();
-    assert!(TlsConnector::from(stranger).connect(name, stream).await.is_err());
+    assert!(TlsConnector::from(Arc::<ClientConfig>::clone(&stranger)).connect(name, stream).await.is_err());
     let told = |seen: &Seen| matches!(seen, Seen::Refused { code, message, .. } if code == "not_opened" && message.contains("api.openai.com"));
     crate::rig::until("it is told", || world.server.saw(told) == 1).await;
 }
@@ -450,7 +450,10 @@ async fn a_confined_run_reaches_the_host_that_it_names_in_its_handshake() {
         let (status, stream) = world.connect("allowed.test:443", Some(&world.token)).await;
         assert_eq!(status, 200);
         let name = ServerName::try_from(named).unwrap();
-        let failed = TlsConnector::from(network.tls.clone()).connect(name, stream).await.unwrap_err();
+        let failed = TlsConnector::from(Arc::<ClientConfig>::clone(&network.tls))
+            .connect(name, stream)
+            .await
+            .unwrap_err();
         assert_eq!(failed.to_string().contains("certificate"), arrives, "{named}: {failed}");
     }
     let (_, mut stream) = world.connect("allowed.test:443", Some(&world.token)).await;

@@ -240,12 +240,11 @@ impl Driver {
     /// Returns the loop's progress mark; `None` without one. Prints once if git cannot tell.
     async fn mark_of_loop(&mut self) -> Result<Option<String>, CliError> {
         let (store, id) = (self.store.clone(), self.view.run.id.clone());
-        let (directory, env) = (self.command.directory.clone(), self.command.env.clone());
+        let directory = self.command.directory.clone();
         let ours = self.context.place.without_secret();
         let look = move || {
             let place = progress::Directory {
                 directory: Path::new(&directory),
-                env: &env,
                 store: ours.as_deref().filter(|store| store.starts_with('/')),
             };
             progress::mark(&place, store.as_ref(), &id)
