@@ -6,16 +6,17 @@ use std::{
     io::{self, BufRead as _, BufReader, Read, Write},
     os::fd::OwnedFd,
     process::{ChildStdout, Command, Stdio},
-    sync::mpsc as channel,
     thread,
     time::{Duration, Instant},
 };
 
 use outlast_process::{helper::Helper, wait};
+use outlast_server::mcp::recorder::OutgoingLine;
 use rustix::{
     event::{PollFd, PollFlags},
     process::{Signal, pidfd_send_signal},
 };
+use tokio::sync::mpsc;
 
 use crate::{program::error::CliError, settings::no_proxy};
 
@@ -88,7 +89,7 @@ impl Process {
     }
 
     pub fn send(&self, line: Vec<u8>) {
-        self.stdin.write(line, || {});
+        let _ = self.stdin.lines.send(OutgoingLine { line, mark: None });
     }
 
     /// Closes the server's input, and ends it if it does not end by itself. Waits for that.
@@ -156,22 +157,22 @@ pub fn read_lines(mut from: impl io::BufRead, mut each: impl FnMut(Vec<u8>) -> b
     }
 }
 
-type Line = (Vec<u8>, Box<dyn FnOnce() + Send>);
-
 /// Thread that writes lines in order, so that a slow reader delays no other work.
 pub struct Writer {
-    lines: channel::Sender<Line>,
+    lines: mpsc::UnboundedSender<OutgoingLine>,
     thread: thread::JoinHandle<()>,
 }
 
 impl Writer {
     pub fn start(mut to: impl Write + Send + 'static) -> Writer {
-        let (lines, queue) = channel::channel::<Line>();
+        let (lines, mut queue) = mpsc::unbounded_channel::<OutgoingLine>();
         let thread = thread::spawn(move || {
-            for (mut line, written) in queue {
+            while let Some(OutgoingLine { mut line, mark }) = queue.blocking_recv() {
                 line.push(b'\n');
                 // Nobody reads any more: its end is noticed by whoever reads from it.
-                if to.write_all(&line).and_then(|()| to.flush()).is_ok() {
+                if to.write_all(&line).and_then(|()| to.flush()).is_ok()
+                    && let Some(written) = mark
+                {
                     written();
                 }
             }
@@ -179,9 +180,9 @@ impl Writer {
         Writer { lines, thread }
     }
 
-    /// Queues a line. `written` is called once the line was written to the pipe.
-    pub fn write(&self, line: Vec<u8>, written: impl FnOnce() + Send + 'static) {
-        let _ = self.lines.send((line, Box::new(written)));
+    /// Returns the sender of lines. A line's mark is called once it was written to the pipe.
+    pub fn lines(&self) -> mpsc::UnboundedSender<OutgoingLine> {
+        self.lines.clone()
     }
 
     /// Writes the queued lines, and closes the pipe. Gives up on a reader that reads nothing.
@@ -193,6 +194,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc as channel;
+
     use rustix::process::Pid;
 
     use super::*;

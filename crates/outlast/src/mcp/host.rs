@@ -60,23 +60,22 @@ enum RunningServer {
     Remote(Remote),
 }
 
+/// Lines of a recorder's client, and the sender of those to it.
+type Client = (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>);
+
 /// Runs the recorder until its client on standard input is gone. Returns the exit code.
-pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> {
-    let runtime = tokio::runtime::Handle::current();
-    let (events, inbox) = mpsc::unbounded_channel();
-    let client = events.clone();
-    thread::spawn(move || {
-        read_lines(io::stdin().lock(), |line| client.send(Event::Client(line)).is_ok());
-        let _ = client.send(Event::ClientClosed);
-    });
-    let client = Client::Pipe(Writer::start(io::stdout()));
+pub fn run(ledger: Ledger, tools: Tools, way: Way) -> Result<u8, CliError> {
+    let (lines, client) = mpsc::unbounded_channel();
+    thread::spawn(move || read_lines(io::stdin().lock(), |line| lines.send(line).is_ok()));
+    let output = Writer::start(io::stdout());
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let stop = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     };
-    let ended = runtime.block_on(Host::new(ledger.clone(), events, client, way).drive(inbox, tools, stop));
-    ledger.leave()?;
+    let recorded = record(ledger, tools, way, (client, output.lines()), stop);
+    let ended = tokio::runtime::Handle::current().block_on(recorded);
+    output.finish();
     Ok(match ended? {
         None => exit_code::OK,
         Some(why) => {
@@ -86,57 +85,38 @@ pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> 
     })
 }
 
-/// Connection of a recorder to its client.
-enum Client {
-    Pipe(Writer),
-    OutgoingLine {
-        told: mpsc::UnboundedSender<OutgoingLine>,
-        /// Cloned for each line that the client has not received yet: the channel closes when all were
-        /// received.
-        pending: mpsc::Sender<()>,
-        all_had: mpsc::Receiver<()>,
-    },
-}
-
-impl Client {
-    /// Sends a line to the client. `mark` is called once the line was written to the pipe, or flushed to the
-    /// HTTP client.
-    fn show(&self, line: Vec<u8>, mark: Option<Mark>) {
-        match self {
-            Client::Pipe(out) => out.write(line, || {
-                if let Some(mark) = mark {
-                    mark();
-                }
-            }),
-            Client::OutgoingLine { told, pending, .. } => {
-                let pending = pending.clone();
-                let mark = mark.map(|mark| -> Mark {
-                    Box::new(move || {
-                        mark();
-                        drop(pending);
-                    })
-                });
-                let _ = told.send(OutgoingLine { line, mark });
-            }
-        }
-    }
-
-    /// Waits a short while until the client has received all lines.
-    async fn finish(self) {
-        match self {
-            Client::Pipe(out) => out.finish(),
-            Client::OutgoingLine { told, pending, mut all_had } => {
-                drop((told, pending));
-                let _ = tokio::time::timeout(LAST_BYTES, all_had.recv()).await;
-            }
-        }
-    }
+/// Records the calls of one client until the sender of its lines is dropped, or `stop`. Returns why the server was given
+/// up.
+async fn record(
+    ledger: Ledger,
+    tools: Tools,
+    way: Way,
+    (mut client, told): Client,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<String>, CliError> {
+    let ledger = Arc::new(ledger);
+    let (events, mut inbox) = mpsc::unbounded_channel();
+    let (pending, mut all_had) = mpsc::channel(1);
+    let marks = Marks::default();
+    let mut host =
+        Host { ledger: ledger.clone(), events, told, pending, way, server: None, marks: marks.clone() };
+    let ended = host.obey(&mut client, &mut inbox, tools, stop).await;
+    host.end_server().await;
+    drop(host);
+    let _ = tokio::time::timeout(LAST_BYTES, all_had.recv()).await;
+    marks.made().await;
+    let left = tokio::task::spawn_blocking(move || ledger.leave()).await;
+    left.map_err(|e| io::Error::other(e.to_string()))??;
+    ended
 }
 
 struct Host {
     ledger: Arc<Ledger>,
     events: mpsc::UnboundedSender<Event>,
-    client: Client,
+    /// Sender of the lines to the client.
+    told: mpsc::UnboundedSender<OutgoingLine>,
+    /// Cloned for each answer that the client has not received yet: the channel closes when all were received.
+    pending: mpsc::Sender<()>,
     way: Way,
     server: Option<RunningServer>,
     marks: Marks,
@@ -163,26 +143,10 @@ impl Marks {
 }
 
 impl Host {
-    fn new(ledger: Arc<Ledger>, events: mpsc::UnboundedSender<Event>, client: Client, way: Way) -> Host {
-        Host { ledger, events, client, way, server: None, marks: Marks::default() }
-    }
-
     /// Carries out what the session wants until nothing is left, or `stop`. Returns why the server was given up.
-    async fn drive(
-        mut self,
-        mut inbox: mpsc::UnboundedReceiver<Event>,
-        tools: Tools,
-        stop: impl Future<Output = ()>,
-    ) -> Result<Option<String>, CliError> {
-        let ended = self.obey(&mut inbox, tools, stop).await;
-        self.end_server().await;
-        self.client.finish().await;
-        self.marks.made().await;
-        ended
-    }
-
     async fn obey(
         &mut self,
+        client: &mut mpsc::UnboundedReceiver<Vec<u8>>,
         inbox: &mut mpsc::UnboundedReceiver<Event>,
         tools: Tools,
         stop: impl Future<Output = ()>,
@@ -213,6 +177,9 @@ impl Host {
             };
             let event = tokio::select! {
                 event = inbox.recv() => event,
+                line = client.recv(), if deadline.is_none() => {
+                    Some(line.map_or(Event::ClientClosed, Event::Client))
+                }
                 () = &mut stop => None,
                 () = over => None,
             };
@@ -231,17 +198,20 @@ impl Host {
             None => e.to_string(),
         };
         match deed {
-            Deed::ToClient { line, mark: None } => self.client.show(line, None),
-            Deed::ToClient { line, mark: Some(seq) } => {
-                let (runtime, marks) = (tokio::runtime::Handle::current(), self.marks.clone());
-                let mark: Mark = Box::new(move || {
-                    marks.add(runtime.spawn(async move {
-                        if let Err(e) = ledger.delivered(seq).await {
-                            tracing::warn!(error = %e, "an answer was not marked as delivered");
-                        }
-                    }));
+            Deed::ToClient { line, mark: seq } => {
+                let mark = seq.map(|seq| -> Mark {
+                    let (runtime, marks) = (tokio::runtime::Handle::current(), self.marks.clone());
+                    let pending = self.pending.clone();
+                    Box::new(move || {
+                        marks.add(runtime.spawn(async move {
+                            if let Err(e) = ledger.delivered(seq).await {
+                                tracing::warn!(error = %e, "an answer was not marked as delivered");
+                            }
+                        }));
+                        drop(pending);
+                    })
                 });
-                self.client.show(line, Some(mark));
+                let _ = self.told.send(OutgoingLine { line, mark });
             }
             Deed::ToServer(line) => match &self.server {
                 Some(RunningServer::Process(process)) => process.send(line),
@@ -408,11 +378,14 @@ impl Recorders for Serving {
         let named = name.to_owned();
         let task = tokio::spawn(async move {
             let ended = match ledger {
-                Ok(ledger) => record(ledger, server, (client, told)).await,
+                Ok(ledger) => {
+                    record(ledger, server.tools, server.way, (client, told), std::future::pending()).await
+                }
                 Err(e) => Err(e),
             };
-            if let Err(e) = ended {
-                tracing::warn!(error = %e, server = named, "a recorder of an MCP server ended");
+            match ended {
+                Ok(why) => why.into_iter().for_each(|why| tracing::warn!("{why}")),
+                Err(e) => tracing::warn!(error = %e, server = named, "a recorder of an MCP server ended"),
             }
             drop(ends);
         });
@@ -431,30 +404,4 @@ impl Serving {
         let secrets = self.servers.get(server).map(|s| s.secrets.clone()).unwrap_or_default();
         Ok(Ledger::new(context, store, &view, seat, server.to_owned(), runtime).hiding(secrets))
     }
-}
-
-/// Runs the recorder of a client whose lines come from another part of this process, until the sender of the
-/// lines is dropped.
-async fn record(
-    ledger: Ledger,
-    server: Server,
-    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>),
-) -> Result<(), CliError> {
-    let ledger = Arc::new(ledger);
-    let (events, inbox) = mpsc::unbounded_channel();
-    let client = events.clone();
-    tokio::spawn(async move {
-        while let Some(line) = lines.recv().await {
-            let _ = client.send(Event::Client(line));
-        }
-        let _ = client.send(Event::ClientClosed);
-    });
-    let (pending, all_had) = mpsc::channel(1);
-    let client = Client::OutgoingLine { told, pending, all_had };
-    let host = Host::new(ledger.clone(), events, client, server.way);
-    let ended = host.drive(inbox, server.tools, std::future::pending()).await;
-    let left = tokio::task::spawn_blocking(move || ledger.leave()).await;
-    left.map_err(|e| std::io::Error::other(e.to_string()))??;
-    ended?.inspect(|why| tracing::warn!("{why}"));
-    Ok(())
 }

@@ -78,7 +78,7 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let ledger = Ledger::new(context, store, &view, seat, name, runtime.handle().clone()).hiding(secrets);
     let tools = Tools::new(args.trust, args.reads, args.idempotent);
     let _guard = runtime.enter();
-    let code = host::run(Arc::new(ledger), tools, way);
+    let code = host::run(ledger, tools, way);
     // The thread that reads the client's input cannot be interrupted.
     runtime.shutdown_background();
     code
