@@ -8,7 +8,6 @@
 
 mod beneath;
 mod cache;
-mod diff;
 mod error;
 mod fault;
 mod git;
@@ -22,10 +21,8 @@ mod take;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod unchanged;
 
 pub use cache::Cache;
-pub use diff::{Change, at, diff};
 pub use error::{Error, Refused};
 pub use git::{Repository, is_working_tree};
 pub use measure::{Size, is_local, measure};
@@ -36,4 +33,5 @@ pub use restore::{Restored, Wish, recover, restore};
 pub use rules::{Rules, SECRETS};
 pub use shared::SPARED_US;
 pub use take::{Taken, take};
+pub use tree::{Change, at, diff};
 pub use tree::{Node, Passed, Snapshot};

@@ -20,8 +20,8 @@ use crate::{
     Id,
     error::{About as _, Error},
     fault,
+    take::threads,
     tree::Reader,
-    unchanged::threads,
 };
 
 const HEAD: &[u8; 8] = b"OLFILES1";

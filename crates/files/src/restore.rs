@@ -26,14 +26,13 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Id, beneath,
     cache::Cache,
-    diff::{Change, diff},
     error::{About as _, Error, Refused, shown},
     fault::point,
     objects::Objects,
     pack::sync_directory,
     rules::{Rules, STAGE},
     take::{as_errno, is_now, now_us, take},
-    tree::Node,
+    tree::{Change, Node, diff},
 };
 
 /// Restoration that is wanted.

@@ -7,7 +7,7 @@
 //! - Only listed children are reaped, never "any child": each exit status belongs to the code that started that
 //!   child.
 //! - Signal handlers set a flag and wake a descriptor; nothing else happens in them.
-//! - Decisions ([`ladder`], [`exit_policy`]) are pure; time and entropy are handed in.
+//! - Decisions ([`ladder`], [`exit`]) are pure; time and entropy are handed in.
 //!
 //! Unsafe code: what a child does between fork and exec, the fork of a guardian, and calls of the kernel that no crate
 //! wraps.
@@ -20,14 +20,10 @@ pub mod confine;
 pub mod end_tree;
 mod exec;
 pub mod exit;
-pub mod exit_policy;
 pub mod freeze;
-pub mod groups;
 pub mod guardian;
-pub mod helper;
 pub mod identity;
 pub mod ladder;
-pub mod nondumpable;
 pub mod proc_table;
 pub mod reap;
 pub mod signals;

@@ -22,9 +22,8 @@ use std::{
 
 use super::{
     cgroup,
-    helper::is_helper,
     proc_table::{self, ProcId, Stat},
-    reap,
+    reap::{self, is_helper},
 };
 
 /// Environment entries (`NAME=value`) that all processes of an attempt have.

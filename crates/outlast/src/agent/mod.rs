@@ -12,7 +12,6 @@ pub mod command;
 pub mod conduct;
 pub mod daemons;
 pub mod declaration;
-pub mod declared;
 pub mod eyes;
 pub mod flagged;
 pub mod hook;
@@ -25,7 +24,6 @@ pub mod own_settings;
 pub mod row;
 pub mod servers;
 pub mod session;
-pub mod tool_line;
 pub mod transcript;
 pub mod truth;
 

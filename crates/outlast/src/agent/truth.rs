@@ -12,16 +12,18 @@ use outlast_core::{
     store::{self, Ask as _, Durability, Store},
     words::{AttemptNo, Digest, Micros, RunNo, Seq, Slot},
 };
-use outlast_server::dialect::conversation::ToolCall;
+use outlast_process::{ancestry::Program, tree::Tree};
+use outlast_server::{api::read::gist, dialect::conversation::ToolCall};
 pub use outlast_server::{api::read::gist::Outcome, dialect::conversation::command};
+use outlast_view::Time;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     KeptCalls, ToolProcess, note,
     open_calls::{self, Found, OpenToolCall, SearchScope},
 };
-use outlast_process::{ancestry::Program, tree::Tree};
+use crate::render::time;
 
 /// Number of the journal's last entries that are searched.
 const ENTRIES: i64 = 400;
@@ -225,6 +227,52 @@ pub fn newest_entries(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store
     let Some(view) = store.run(run)? else { return Ok(Vec::new()) };
     let after = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
     store.entries(run, after, ENTRIES as usize)
+}
+
+// --- Tool calls of agents as `show` prints them, with their outcomes.
+
+/// Tool call of an agent, as `outlast show` prints it: a line, or with `--json` its value.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub struct ToolLine {
+    #[serde(skip)]
+    line: String,
+    value: Value,
+}
+
+/// Reads the line of a tool call's entry.
+pub fn tool_line(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store::Error> {
+    let kept = |seq: Seq, role| -> Result<Value, store::Error> {
+        let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    };
+    let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
+    let resolve = match entry.state {
+        State::Unknown => format!(" (`outlast resolve RUN {}`)", entry.seq),
+        _ => String::new(),
+    };
+    let gist = gist::gist(store, entry)?.unwrap_or_default();
+    Ok(ToolLine {
+        line: format!("{}  {gist}{resolve}", time::moment(entry.opened_at)),
+        value: json!({
+            "seq": entry.seq,
+            "id": entry.tool.as_ref().map_or(&entry.key, |tool| &tool.id),
+            "attempt": entry.attempt,
+            "state": entry.state.name(),
+            "opened_at": Time(entry.opened_at),
+            "tool": about["tool"],
+            "input": about["input"],
+            "input_digest": about["input_digest"],
+            "outcome": value["outcome"],
+            "code": value["code"],
+        }),
+    })
+}
+
+impl ToolLine {
+    pub fn line(&self) -> &str {
+        &self.line
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use outlast_process::attach::{
     client::{self, End, Who},
-    listen,
+    stage,
 };
 
 use super::prelude::*;
@@ -29,7 +29,7 @@ pub fn attach(args: AttachArgs, context: Context) -> Result<u8, CliError> {
     let view = find::run_to(&*store, &args.run, Verb::Attach)?;
     let (id, status) = (called(&view), view.run.status);
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
-    let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
+    let socket = stage::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
         run: id.clone(),
         status,
         why,

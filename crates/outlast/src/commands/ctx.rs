@@ -6,10 +6,8 @@ use super::prelude::*;
 use crate::{
     loops::task_context::{
         self, CONTEXT, MEMORY, OPEN, TASK, TaskContext,
-        bearer::Bearer,
-        key,
         reference::{self, Reference},
-        write::{commit, exports, once_each, unsets, write},
+        write::{Bearer, commit, exports, once_each, unsets, write},
     },
     render::{text::exact_line, time::rfc3339},
 };
@@ -50,7 +48,7 @@ pub enum CtxCommand {
 #[derive(Args, Clone, Debug)]
 pub struct SetArgs {
     /// A key and its value, any text; keys are a to z, 0 to 9 and _
-    #[arg(value_name = "KEY=VALUE", required = true, value_parser = key::pair, allow_hyphen_values = true)]
+    #[arg(value_name = "KEY=VALUE", required = true, value_parser = task_context::pair, allow_hyphen_values = true)]
     pub pairs: Vec<(String, String)>,
 }
 
@@ -84,7 +82,7 @@ pub struct RefArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ClearArgs {
     /// The keys
-    #[arg(value_name = "KEY", value_parser = key::key)]
+    #[arg(value_name = "KEY", value_parser = task_context::key)]
     pub keys: Vec<String>,
 }
 

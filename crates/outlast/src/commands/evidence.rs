@@ -2,7 +2,7 @@
 //! logs.
 
 use super::prelude::*;
-use crate::logs::read;
+use crate::logs;
 
 /// Number of an attempt's last log lines that are read. JSON output prints all of them.
 pub const LINES: usize = 100;
@@ -84,8 +84,8 @@ fn was_open(e: &Entry, ended: Micros) -> bool {
 }
 
 fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>, CliError> {
-    if !read::attempts(logs)?.contains(&attempt) {
+    if !logs::attempts(logs)?.contains(&attempt) {
         return Ok(None);
     }
-    Ok(Some(read::last_lines(logs, attempt, LINES)?))
+    Ok(Some(logs::last_lines(logs, attempt, LINES)?))
 }

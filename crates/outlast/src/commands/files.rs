@@ -7,7 +7,7 @@ use super::prelude::*;
 use crate::{
     cli::files::ForceArgs,
     files::{
-        Asked, Files, changes,
+        Asked, Files,
         history::{self, History},
         of_run,
     },
@@ -193,7 +193,7 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
         };
         let mut told = Vec::new();
         for change in &found {
-            told.push(changes::describe(objects, change, false)?);
+            told.push(history::describe(objects, change, false)?);
         }
         if page.look.json {
             rows.push(json!({
@@ -253,7 +253,7 @@ fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut P
     let to = args.to.map_or_else(|| opened.newest(), |to| opened.at(Some(to)))?;
     let objects = &mut opened.files.objects;
     for change in outlast_files::diff(objects, &from, &to).map_err(FilesError::from)? {
-        let change = changes::describe(objects, &change, true)?;
+        let change = history::describe(objects, &change, true)?;
         let Some(text) = &change.diff else {
             page.line(&clean(&line(&change)))?;
             continue;

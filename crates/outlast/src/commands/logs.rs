@@ -4,10 +4,7 @@ use outlast_core::run::Run;
 
 use super::prelude::*;
 use crate::{
-    logs::{
-        plain,
-        read::{self, Follower},
-    },
+    logs::{self, Follower, plain},
     program::run_directory::RunDirectory,
     render::look::Unwritten,
 };
@@ -40,7 +37,7 @@ pub struct LogsArgs {
 pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> Result<(), CliError> {
     let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?.logs();
-    let kept = read::attempts(&directory)?;
+    let kept = logs::attempts(&directory)?;
     let attempts = store.attempts(view.run.no)?;
     let mut no = match args.attempt {
         Some(no) => AttemptNo(no),
@@ -64,7 +61,7 @@ pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> R
     let mut printer = Printer { attempt: no, unfinished: Vec::new(), raw: !context.is_on_terminal };
     let mut follower = Follower::new(&directory, no);
     if let Some(count) = args.lines {
-        for line in read::last_lines(&directory, no, count)? {
+        for line in logs::last_lines(&directory, no, count)? {
             printer.line(&line, page)?;
         }
         if !args.follow {

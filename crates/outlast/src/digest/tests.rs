@@ -280,7 +280,7 @@ fn a_fork_is_a_run_of_its_own() {
 fn ends_that_have_no_room_are_told_to_be_left_out() {
     let told = |ends: &[&str]| {
         let ends: Vec<String> = ends.iter().map(|end| (*end).to_owned()).collect();
-        words::newest_ends(&ends)
+        newest_ends(&ends)
     };
     assert_eq!(told(&["a", "b", "b", "c"]), "a, b, c");
     assert_eq!(told(&["a", "b", "c", "d", "d"]), "…, b, c, d");

@@ -3,7 +3,6 @@
 //! The objects are beside the store; those of a database are in it, and in a directory of each machine. Each snapshot is
 //! a checkpoint of Outlast's own in the journal. See `docs/design/files.md`.
 
-pub mod changes;
 pub mod history;
 pub mod keeper;
 

@@ -38,7 +38,7 @@ use rustix::{
 };
 
 use super::{
-    task_context::{TaskContext, bearer::Bearer, mirror::Mirror},
+    task_context::{TaskContext, mirror::Mirror, write::Bearer},
     typed::KeepArgs,
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::task_context::key::pair;
+use super::task_context::pair;
 use crate::settings::values;
 
 /// Print shell functions that keep a loop's task over any death

@@ -24,11 +24,9 @@ use serde_json::json;
 use super::{
     lease::{self, End, Shell},
     task_context::{
-        self, ASIDE, DONE, TASK, TaskContext,
-        bearer::Bearer,
-        key::{self, STAGE, TASK_ID},
+        self, ASIDE, DONE, STAGE, TASK, TASK_ID, TaskContext,
         task::{self, Recovery},
-        write,
+        write::{self, Bearer},
     },
     typed::{EndArgs, Lives, ShellLoopArgs, Verb},
 };
@@ -111,7 +109,7 @@ fn forget_others(context: &Context, name: &str) -> String {
     let mut out = format!("unset RECOVERED_TASK_ID {}\n", told::TASK_LIVES);
     // Variables that no loop of another name has exported stay: under `outlast run` they were given to the run.
     let other = context.around.var(told::LOOP).is_some_and(|had| had != name);
-    for (_, variable) in key::NAMED.iter().filter(|_| other) {
+    for (_, variable) in task_context::NAMED.iter().filter(|_| other) {
         out.push_str(&format!("unset {variable}\n"));
     }
     out.push_str(&export(told::LOOP, name));
@@ -235,7 +233,7 @@ fn said_by(
             write::once_each(pairs.iter().map(|(k, _)| k))?;
             write::write(store, context, bearer, &pairs, Vec::new())?;
             for (k, v) in &pairs {
-                if let Some(variable) = key::variable(k) {
+                if let Some(variable) = task_context::variable(k) {
                     page.text(&export(&variable, v))?;
                 }
             }
@@ -246,7 +244,7 @@ fn said_by(
             let (_, changes) = task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?)
                 .map_err(InsideError::from)?;
             write::commit(store, context, bearer, changes, true)?;
-            for variable in key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", told::TASK_LIVES])
+            for variable in task_context::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", told::TASK_LIVES])
             {
                 page.text(&format!("unset {variable}\n"))?;
             }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outlast_process::{helper::Helper, wait};
+use outlast_process::{reap::Helper, wait};
 use outlast_server::mcp::recorder::OutgoingLine;
 use rustix::{
     event::{PollFd, PollFlags},

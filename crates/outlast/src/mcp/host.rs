@@ -23,10 +23,9 @@ use tokio::{
 
 use super::{
     child::{Process, Writer, read_lines},
-    configured::Server,
+    configured::{Server, Tools},
     ledger::{Ledger, RecordedAttempt},
     session::{Deed, Event, Session},
-    tools::Tools,
 };
 use crate::{
     program::{context::Context, error::CliError, exit_code, find, say::say, server},

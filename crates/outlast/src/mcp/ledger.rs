@@ -29,7 +29,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{secrets::Secrets, tools::Manner};
+use super::{configured::Manner, secrets::Secrets};
 use crate::program::{context::Context, error::CliError, say::say};
 
 /// Pause between two looks at a call that another process makes, and at an approval that is pending.

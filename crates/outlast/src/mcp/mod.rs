@@ -2,7 +2,7 @@
 //! at a URL.
 //!
 //! `session` decides, `host` carries out, also for the servers at `/mcp/NAME`, `ledger` is the store's side. `child` is a
-//! server's process, and `tools` knows which tools may be called again.
+//! server's process, and `configured` knows which tools may be called again.
 
 mod child;
 pub mod configured;
@@ -10,7 +10,6 @@ pub mod host;
 mod ledger;
 pub mod secrets;
 mod session;
-pub mod tools;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -25,10 +24,10 @@ use outlast_process::ancestry;
 use outlast_server::mcp::remote::Target;
 
 use self::{
+    configured::Tools,
     host::Way,
     ledger::{Ledger, RecordedAttempt},
     secrets::Secrets,
-    tools::Tools,
 };
 use crate::{
     agent::{

@@ -19,8 +19,8 @@ use serde_json::{json, value::RawValue};
 use self::call::{Call, Open, Phase, Plain, Queued, Server};
 pub use self::call::{Deed, Event, No};
 use super::{
+    configured::Tools,
     ledger::{Approval, Verdict},
-    tools::Tools,
 };
 
 /// Starts of a server without an answer between them, after which it is given up.

@@ -2,14 +2,23 @@
 //!
 //! A directory's file may name none: whoever can change a checkout could have a command run, or read what happens.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use jiff::civil::Time;
-use outlast_core::words::{RunId, RunNo};
+use outlast_core::{
+    events::{Event, Kind},
+    named,
+    words::{RunId, RunNo},
+};
+use outlast_process::reap::Helper;
 use outlast_server::notify::{Secret, Target};
 use serde::Deserialize;
 
-use super::topic::{self, Topic};
 use crate::{
     render::time,
     settings::{
@@ -222,7 +231,164 @@ fn argv(value: toml::Value) -> Result<Vec<String>, String> {
 }
 
 fn topics(names: Option<&[String]>) -> Result<Option<Vec<Topic>>, String> {
-    names.map(|names| names.iter().map(|name| topic::parse(name)).collect()).transpose()
+    names.map(|names| names.iter().map(|name| topic_of(name)).collect()).transpose()
+}
+
+// --- Endpoints that are commands: the message as JSON on standard input, no shell, no keys in the environment.
+
+/// Time in which a notification command has to end.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Variables that a notification command is given: those that desktop programs or a mailer need.
+const KEPT: [&str; 13] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
+
+/// Runs a command with `message` on its standard input, without a shell. Errors: it cannot be started, fails, or does
+/// not end in time.
+pub async fn run_command(argv: Vec<String>, message: String) -> Result<(), String> {
+    let ran = tokio::task::spawn_blocking(move || run_here(&argv, &message)).await;
+    ran.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+fn run_here(argv: &[String], message: &str) -> Result<(), String> {
+    let Some((program, arguments)) = argv.split_first() else { return Err("there is no command".into()) };
+    let kept = KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(kept);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = Helper::start(&mut command).map_err(|e| format!("{program}: {e}"))?;
+    if let Some(mut stdin) = child.stdin() {
+        // A command that reads nothing is no failure.
+        let _ = stdin.write_all(message.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
+    }
+    match child.ends_within(LONGEST) {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(format!("{program} ended with {status}")),
+        Ok(None) => Err(format!("{program} did not end within {} s", LONGEST.as_secs())),
+        Err(e) => Err(format!("{program}: {e}")),
+    }
+}
+
+// --- Topics: kinds of news that a person may want to be told, by the events that they come from.
+
+named! {
+    /// Topic: a kind of news that a person may want to be told.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Topic {
+        Halted "halted",
+        Failed "failed",
+        Completed "completed",
+        Cancelled "cancelled",
+        Interrupted "interrupted",
+        Waiting "waiting",
+        UsageLimit "usage_limit",
+        Approval "approval",
+        Budget50 "budget_50",
+        Budget80 "budget_80",
+        Budget100 "budget_100",
+        Overrun "overrun",
+        Doubt "doubt",
+        Outage "outage",
+        OutageEnded "outage_ended",
+        Death "death",
+        Diverged "diverged",
+        /// Digest of what happened since the last one. No event has this topic: the time of day does.
+        Digest "digest",
+    }
+}
+
+impl Topic {
+    /// Returns whether an endpoint that names no topic is told of this one, and the topic in words. A death is not usual,
+    /// because a restart or a failure follows it.
+    fn row(self) -> (bool, &'static str) {
+        match self {
+            Topic::Halted => (true, "halted at a limit"),
+            Topic::Failed => (true, "failed"),
+            Topic::Completed => (true, "completed"),
+            Topic::Cancelled => (false, "cancelled"),
+            Topic::Interrupted => (true, "interrupted: nobody drives it"),
+            Topic::Waiting => (false, "waits for a budget"),
+            Topic::UsageLimit => (true, "sleeps until its usage limit is over"),
+            Topic::Approval => (true, "asks for an approval"),
+            Topic::Budget50 => (false, "half of a limit is spent"),
+            Topic::Budget80 => (true, "80 % of a limit is spent"),
+            Topic::Budget100 => (true, "a limit is spent"),
+            Topic::Overrun => (true, "more was billed than a call held"),
+            Topic::Doubt => (true, "a call is in doubt"),
+            Topic::Outage => (true, "its provider is out"),
+            Topic::OutageEnded => (true, "its provider answers again"),
+            Topic::Death => (false, "its agent died"),
+            Topic::Diverged => (false, "the restarted agent asked something new"),
+            Topic::Digest => (true, "what happened"),
+        }
+    }
+
+    /// Returns the topics of an endpoint that names none.
+    pub fn usual() -> Vec<Topic> {
+        Topic::ALL.into_iter().filter(|topic| topic.row().0).collect()
+    }
+
+    pub fn words(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Returns the topic of an event; `None` for an event that no person needs to be told.
+    pub fn of(event: &Event) -> Option<Topic> {
+        let about = &event.about;
+        Some(match event.kind {
+            Kind::Status => match about["to"].as_str()? {
+                "halted" => Topic::Halted,
+                "failed" => Topic::Failed,
+                "completed" => Topic::Completed,
+                "cancelled" => Topic::Cancelled,
+                // Who stops a run knows of it.
+                "interrupted" if about["by_person"] == true => return None,
+                "interrupted" => Topic::Interrupted,
+                "sleeping" => Topic::UsageLimit,
+                // An approval and an outage have events of their own.
+                "waiting" if about["code"].as_str().is_some_and(|code| code.ends_with("_exceeded")) => {
+                    Topic::Waiting
+                }
+                _ => return None,
+            },
+            Kind::ApprovalAsked => Topic::Approval,
+            Kind::Budget => match about["percent"].as_i64()? {
+                100.. => Topic::Budget100,
+                80.. => Topic::Budget80,
+                _ => Topic::Budget50,
+            },
+            Kind::Overrun => Topic::Overrun,
+            Kind::Doubt => Topic::Doubt,
+            Kind::OutageBegan => Topic::Outage,
+            Kind::OutageEnded => Topic::OutageEnded,
+            Kind::AttemptEnded if about["died"] == true => Topic::Death,
+            Kind::Diverged => Topic::Diverged,
+            Kind::AttemptEnded
+            | Kind::AttemptBegan
+            | Kind::RunCreated
+            | Kind::RunRemoved
+            | Kind::ApprovalDecided => return None,
+        })
+    }
+}
+
+/// Parses a topic's name. Errors: the message names all topics.
+fn topic_of(name: &str) -> Result<Topic, String> {
+    Topic::parse(name)
+        .ok_or_else(|| format!("events: {name:?} is none of {}", Topic::ALL.map(Topic::name).join(", ")))
 }
 
 #[cfg(test)]
@@ -266,5 +432,23 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_command_gets_the_message_and_no_key_and_its_failure_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let to = directory.path().join("got");
+        let script = format!("cat > {0}; env >> {0}", to.display());
+        let argv = |script: &str| vec!["sh".to_owned(), "-c".into(), script.into()];
+        run_here(&argv(&script), "{\"a\": 1}").unwrap();
+        let got = std::fs::read_to_string(&to).unwrap();
+        assert!(got.starts_with("{\"a\": 1}\n"), "{got}");
+        // Of what cargo sets for every test, nothing is passed on.
+        assert!(
+            std::env::var_os("CARGO_MANIFEST_DIR").is_some() && !got.contains("CARGO_MANIFEST_DIR"),
+            "{got}"
+        );
+        assert!(run_here(&argv("exit 3"), "").unwrap_err().contains("exit status: 3"));
+        assert!(run_here(&["/no/such/program".into()], "").unwrap_err().contains("/no/such/program"));
     }
 }

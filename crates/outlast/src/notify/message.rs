@@ -12,10 +12,7 @@ use outlast_server::notify::Post;
 use outlast_view as view;
 use serde_json::{Value, json};
 
-use super::{
-    endpoint::{Endpoint, Shape, Way},
-    topic::Topic,
-};
+use super::endpoint::{Endpoint, Shape, Topic, Way};
 use crate::{
     digest::{self, Ground},
     render::{

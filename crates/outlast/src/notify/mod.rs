@@ -4,10 +4,8 @@
 //! process takes the place of one that is dead or has left, and goes on where that stopped. A message's id is that of its
 //! event and endpoint, so that whoever gets one twice can tell.
 
-mod command;
 pub mod endpoint;
 pub mod message;
-pub mod topic;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -28,9 +26,8 @@ use crate::{
     program::{context::Context, say::say},
     render::time,
 };
-use endpoint::{Endpoint, Notify, Way};
+use endpoint::{Endpoint, Notify, Topic, Way};
 use message::Message;
-use topic::Topic;
 
 /// Interval between two looks for new events.
 const LOOK: Duration = Duration::from_secs(1);
@@ -408,7 +405,7 @@ pub async fn send(
 ) -> Result<(), String> {
     match (&endpoint.way, message.post(endpoint, now)) {
         (Way::Post { to, .. }, Some(post)) => poster.post(to, post).await.map_err(|e| e.to_string()),
-        (Way::Command(argv), _) => command::run(argv.clone(), message.json().to_string()).await,
+        (Way::Command(argv), _) => endpoint::run_command(argv.clone(), message.json().to_string()).await,
         (Way::Post { .. }, None) => Err("there is no message".into()),
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use outlast_core::words::Micros;
-use outlast_process::helper::Helper;
+use outlast_process::reap::Helper;
 
 use crate::render::time;
 

@@ -12,7 +12,7 @@ use outlast_view::{Run, shape};
 use serde::Serialize;
 
 use super::{amount::unit_word, did::Did, time};
-use outlast_process::{exit_policy, start_error};
+use outlast_process::{exit, start_error};
 
 /// Next step that is suggested to a person for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -139,7 +139,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             Vec::new(),
         ),
     };
-    let is_futile = supervised && run.error.as_deref().is_some_and(exit_policy::is_futile);
+    let is_futile = supervised && run.error.as_deref().is_some_and(exit::is_futile);
     match run.status {
         Status::Running if run.stop_requested && run.job.is_some() => {
             told("stopping", "its script was asked to stop it", Vec::new())
@@ -186,7 +186,7 @@ pub fn next(view: &RunView, word: &str) -> Next {
             vec![format!("outlast logs {id}")],
         ),
         // A resumption starts the same command.
-        Status::Failed if supervised && run.error.as_deref().is_some_and(exit_policy::ended_twice) => told(
+        Status::Failed if supervised && run.error.as_deref().is_some_and(exit::ended_twice) => told(
             "see logs",
             "read what it printed: if its command is wrong, type another as a new run (`outlast run …`); else mend the cause \
              and resume it",

@@ -16,8 +16,7 @@ use tokio::signal::unix::Signal;
 
 use super::{Reread, ServeArgs};
 use crate::{
-    files,
-    logs::read,
+    files, logs,
     program::{
         context::Context,
         error::CliError,
@@ -70,7 +69,7 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
 impl RunFiles for Context {
     fn last_lines(&self, run: &RunId, attempt: AttemptNo, most: usize) -> io::Result<Vec<String>> {
         let directory = RunDirectory::of(&self.place, run, &self.around).map_err(io::Error::other)?;
-        read::last_lines(&directory.logs(), attempt, most)
+        logs::last_lines(&directory.logs(), attempt, most)
     }
 
     fn changes(
@@ -79,7 +78,7 @@ impl RunFiles for Context {
         view: &RunView,
         entry: &Entry,
     ) -> io::Result<(Vec<FileChange>, usize)> {
-        files::changes::at_entry(store, self, view, entry).map_err(io::Error::other)
+        files::history::changes_at_entry(store, self, view, entry).map_err(io::Error::other)
     }
 
     fn forget(&self, store: &dyn Store, run: &RunId) -> io::Result<()> {

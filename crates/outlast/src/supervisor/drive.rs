@@ -31,7 +31,7 @@ use super::{
     confine::{Confined, Net},
     front::Show,
     intercept::Interception,
-    probes, provider, story, strays,
+    provider, story, strays,
 };
 use crate::{
     agent::{conduct::Conduct, truth::Left},
@@ -49,8 +49,12 @@ use crate::{
     render::{amount::some, short::called},
 };
 use outlast_process::{
-    attach::listen::Listening, cgroup::ParentGroup, exit::Exit, exit_policy::Backoff, signals::Signals,
-    spawn::Spawner, terminal::Terminal,
+    attach::stage::Listening,
+    cgroup::ParentGroup,
+    exit::{Backoff, Exit},
+    signals::Signals,
+    spawn::Spawner,
+    terminal::Terminal,
 };
 
 use self::{
@@ -369,7 +373,7 @@ impl Driver {
                 _ if view.run.stop_requested => return self.interrupted(true).await.map(Some),
                 _ if tokio::time::Instant::now() >= until => return Ok(None),
                 _ if view.run.awaited_outage().is_some()
-                    && probes::is_woken(self.store.as_ref(), &view.run, since)? =>
+                    && waits::is_woken(self.store.as_ref(), &view.run, since)? =>
                 {
                     say("woken: the provider is asked now");
                     return Ok(None);

@@ -11,10 +11,10 @@ use std::{
 use outlast_core::store::{RunView, Store};
 use outlast_process::{
     cgroup::{self, ParentGroup},
+    confine,
     end_tree::{end_rest, end_tree},
     guardian::{self, Bereaved},
     ladder::{Ask, Graces},
-    nondumpable,
     proc_table::{self, ProcId},
     tree::{Marker, Tree},
     wait::Bell,
@@ -104,7 +104,7 @@ struct AttemptFacts {
 ///
 /// Call it before anything is started or opened. Both processes hold keys in their memory and are made non-dumpable.
 pub fn stand(alone: bool) -> io::Result<()> {
-    nondumpable::make_nondumpable()?;
+    confine::make_nondumpable()?;
     guardian::stand(alone, tree_of, bereaved)?;
     guardian::when_lost(|told| match end_all(told) {
         Ok(_) => say(

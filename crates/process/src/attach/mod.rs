@@ -7,6 +7,5 @@
 
 pub mod client;
 pub mod frame;
-pub mod listen;
 pub mod screen;
 pub mod stage;

@@ -32,7 +32,7 @@ use crate::{
     agent::{
         self,
         servers::{self, ServerNames},
-        session, tool_line,
+        session, truth,
     },
     files::{
         history::{History, last_call},
@@ -115,7 +115,7 @@ struct Story {
     /// Line about requests that passed Outlast by; `None` without one.
     unmetered: Option<String>,
     /// Newest tool calls, oldest first.
-    tools: Vec<tool_line::ToolLine>,
+    tools: Vec<truth::ToolLine>,
     /// Changes of the run in its files, in words; `None` if none are kept, or nothing was changed.
     files: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
@@ -174,7 +174,7 @@ impl Story {
         let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
         let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
         let journal = Journal::read(store, &view.run, &attempts, &mut evidence)?;
-        let tools = journal.tools.iter().map(|e| tool_line::read(store, no, e));
+        let tools = journal.tools.iter().map(|e| truth::tool_line(store, no, e));
         Ok(Story {
             tools: tools.collect::<Result<_, _>>()?,
             files: changed_files(store, &view, place)?,

@@ -13,7 +13,7 @@ use super::{
     Story,
 };
 use crate::{
-    agent::{servers::ServerNames, tool_line::ToolLine},
+    agent::{servers::ServerNames, truth::ToolLine},
     program::resume_tax::Tax,
 };
 

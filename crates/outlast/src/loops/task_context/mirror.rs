@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{TaskContext, key, reference::Reference};
+use super::{NAMED, TaskContext, reference::Reference};
 use crate::{
     disk,
     program::{error::CliError, run_directory::RunDirectory, say::say},
@@ -130,7 +130,7 @@ impl Mirror {
 }
 
 fn document(context: &TaskContext, run: &str, attempt: AttemptNo, timestamp: String) -> String {
-    let named = |k: &str| key::NAMED.iter().map(|(name, _)| *name).find(|name| *name == k);
+    let named = |k: &str| NAMED.iter().map(|(name, _)| *name).find(|name| *name == k);
     let document = Document {
         schema: SCHEMA,
         run_id: run,

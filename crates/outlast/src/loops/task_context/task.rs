@@ -7,7 +7,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
+use super::{ASIDE, CONTEXT, DONE, NAMED, OPEN, TASK, TASK_ID, TaskContext, delete, name, put, set};
 pub use crate::program::error::TaskRefused as Refused;
 
 /// Task of a loop that was begun and is not done.
@@ -57,10 +57,10 @@ pub fn begin(
     };
     let mut changes = vec![opened(run, context, &open)];
     if context.task.is_none() {
-        changes.extend(forgotten(run, context, |k| k == key::TASK_ID || pairs.iter().any(|(p, _)| p == k)));
+        changes.extend(forgotten(run, context, |k| k == TASK_ID || pairs.iter().any(|(p, _)| p == k)));
     }
-    changes.push(set(run, key::TASK_ID, task));
-    changes.extend(pairs.iter().filter(|(k, _)| k != key::TASK_ID).map(|(k, v)| set(run, k, v)));
+    changes.push(set(run, TASK_ID, task));
+    changes.extend(pairs.iter().filter(|(k, _)| k != TASK_ID).map(|(k, v)| set(run, k, v)));
     Ok(changes)
 }
 
@@ -73,7 +73,7 @@ pub fn recover(
     most_lives: Option<i64>,
     now: Micros,
 ) -> Recovery {
-    let open = match (&context.task, context.text(key::TASK_ID)) {
+    let open = match (&context.task, context.text(TASK_ID)) {
         (Some(open), _) => open.clone(),
         // Set by an earlier life, because this one has not begun a task.
         (None, Some(task)) if !task.is_empty() => {
@@ -93,8 +93,8 @@ pub fn recover(
     if context.task.is_none() || open.attempt != attempt {
         changes.push(opened(run, context, &OpenTask { lives, attempt, ..open }));
     }
-    if context.text(key::TASK_ID).as_deref() != Some(&task) {
-        changes.push(set(run, key::TASK_ID, &task));
+    if context.text(TASK_ID).as_deref() != Some(&task) {
+        changes.push(set(run, TASK_ID, &task));
     }
     Recovery::Task { task, lives, changes }
 }
@@ -107,7 +107,7 @@ pub fn done(
     asked: Option<&str>,
     now: Micros,
 ) -> Result<(String, Vec<Change>), Refused> {
-    let task = match (&context.task, context.text(key::TASK_ID)) {
+    let task = match (&context.task, context.text(TASK_ID)) {
         (Some(open), _) => open.task.clone(),
         (None, Some(task)) if !task.is_empty() => task,
         (None, _) => return Err(Refused::NoTask),
@@ -150,12 +150,7 @@ fn forgotten<'a>(
     is_set: impl Fn(&str) -> bool + 'a,
 ) -> impl Iterator<Item = Change> + 'a {
     let there = |k: &&str| context.values.contains_key(*k);
-    key::NAMED
-        .iter()
-        .map(|(k, _)| *k)
-        .filter(there)
-        .filter(move |k| !is_set(k))
-        .map(|k| delete(run, CONTEXT, k))
+    NAMED.iter().map(|(k, _)| *k).filter(there).filter(move |k| !is_set(k)).map(|k| delete(run, CONTEXT, k))
 }
 
 #[cfg(test)]

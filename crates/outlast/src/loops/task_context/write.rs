@@ -3,15 +3,23 @@
 use std::collections::BTreeSet;
 
 use outlast_core::{
-    engine::{self, Change},
-    store::{self, Store},
+    engine::{self, Change, PutByToken},
+    run::token::{self, Claims},
+    state::Committed,
+    store::{self, Ask as _, Durability, RunView, Store},
     words::Micros,
 };
 
-use super::{TaskContext, bearer::Bearer, key, mirror::Mirror, reference::Now, task};
+use super::{NAMED, TaskContext, mirror::Mirror, reference::Now, task, variable};
 use crate::{
-    program::{context::Context, error::CliError, say::say},
+    program::{
+        context::Context,
+        error::{CliError, InsideError},
+        say::say,
+        told,
+    },
     render::quote,
+    settings::surroundings::Surroundings,
 };
 
 /// Number of times that a write is tried if it conflicts with another process's. Each try is decided on what
@@ -90,7 +98,7 @@ pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliEr
 /// Returns shell code that unsets the variables of named keys without a value: an old one would be taken for this
 /// task's.
 pub fn unsets(context: &TaskContext) -> String {
-    let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
+    let absent = NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
     absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
 }
 
@@ -98,7 +106,7 @@ pub fn unsets(context: &TaskContext) -> String {
 pub fn exports(context: &TaskContext) -> String {
     let mut out = String::new();
     for (k, v) in &context.values {
-        if let Some(variable) = key::variable(k) {
+        if let Some(variable) = variable(k) {
             out.push_str(&quote::export(&variable, &super::text(v)));
         }
     }
@@ -114,5 +122,54 @@ pub fn tell_changed(context: &TaskContext) {
             Now::Same | Now::Unchecked => continue,
         };
         say(&format!("memory reference {name} ({}) {what}", r.uri));
+    }
+}
+
+// --- Permission to write a run's context: the token of its attempt, from the environment.
+
+/// Verified run token of this process, with the run that the token names.
+#[derive(Clone, Debug)]
+pub struct Bearer {
+    pub claims: Claims,
+    pub view: RunView,
+}
+
+impl Bearer {
+    /// Reads the token and the run from `OUTLAST_TOKEN` and `OUTLAST_RUN_ID`. Each write checks that the token's
+    /// attempt is still open.
+    ///
+    /// Errors: `no_run_here` if either is not set; a token that this store did not sign; `foreign_run` if the token and
+    /// the id name different runs.
+    pub fn of_environment(store: &dyn Store, around: &Surroundings) -> Result<Bearer, CliError> {
+        let text = |name: &str| around.var(name).map(|v| v.to_string_lossy().into_owned());
+        let (Some(token), Some(run)) = (text(told::TOKEN), text(told::RUN_ID)) else {
+            return Err(InsideError::NoRunHere.into());
+        };
+        let claims = token::verify(&token, &store.token_keys()?)
+            .map_err(|why| InsideError::BadToken { why, store: store.place().to_string() })?;
+        match store.run(claims.run)? {
+            Some(view) if view.run.id.as_str() == run => Ok(Bearer { claims, view }),
+            found => Err(InsideError::ForeignRun {
+                wanted: run,
+                had: found.map_or_else(|| "an unknown one".into(), |v| v.run.id.to_string()),
+            }
+            .into()),
+        }
+    }
+
+    /// Commits `changes` together, on disk before it returns. `progress`: they count as progress of the run. Without
+    /// changes, commits nothing.
+    pub fn put(&self, store: &dyn Store, changes: Vec<Change>, progress: bool) -> Result<(), CliError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let put = PutByToken { claims: self.claims, changes, transaction: None, progress };
+        let _: Committed = store.run_verb(put, Durability::Synced)?;
+        Ok(())
+    }
+
+    /// Returns whether a supervisor drives the run, rather than a loop's own shell.
+    pub fn is_supervised(&self) -> bool {
+        self.view.spec.command.is_some()
     }
 }

@@ -5,8 +5,8 @@ use outlast_core::{journal::Opening, words::Seq};
 use outlast_server::mcp::message::{self, ToolCall};
 
 use crate::mcp::{
+    configured::Manner,
     ledger::{Approval, Verdict},
-    tools::Manner,
 };
 
 /// Tool call of the client in this session, not answered yet.

@@ -12,10 +12,7 @@ use outlast_core::{
     store::{self, Ask as _, Durability},
     words::{AttemptNo, InstanceNo},
 };
-use outlast_process::{
-    exit::Exit,
-    exit_policy::{self, DeathAt, Futile, Verdict},
-};
+use outlast_process::exit::{self, DeathAt, Exit, Futile, Verdict};
 use outlast_view::lines;
 use rustix::event::{PollFd, PollFlags};
 
@@ -25,7 +22,7 @@ use super::{
 };
 use crate::{
     agent::truth,
-    logs::read,
+    logs,
     loops::task_context::TaskContext,
     program::{
         error::{CliError, RunError},
@@ -135,7 +132,7 @@ impl Driver {
             return Ok(Next::Wait);
         }
         let stop_asked = outcome.by != EndedBy::Itself;
-        let verdict = exit_policy::judge(exit, stop_asked);
+        let verdict = exit::judge(exit, stop_asked);
         match verdict {
             Verdict::Done if self.is_unfinished()? => {
                 // Many signal handlers exit with 0, but the task is still open: that counts as an
@@ -236,7 +233,7 @@ impl Driver {
         if self.loops()? {
             let why = format!(
                 "crash loop: {} deaths in 10 minutes with nothing finished between, the last {exit}",
-                exit_policy::DEATHS
+                exit::DEATHS
             );
             let over = self.give_up(life, exit, ("", why), exit_code::CRASH_LOOP).await?;
             self.say_if_unmetered()?;
@@ -281,7 +278,7 @@ impl Driver {
             .filter_map(|(a, closed)| Some(death(a.ended_at?.0, closed)))
             .collect();
         deaths.push(death(now.0, closed));
-        Ok(exit_policy::is_crash_loop(&deaths))
+        Ok(exit::is_crash_loop(&deaths))
     }
 
     /// Records an attempt's end that is the run's, and says it.
@@ -379,7 +376,7 @@ fn is_end_in_outage(outcome: &Outcome) -> bool {
 /// retry.
 pub(super) fn gave_up(outcome: &Outcome) -> bool {
     outcome.by == EndedBy::Itself
-        && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))
+        && matches!(exit::judge(outcome.exit, false), Verdict::Restart(exit::Death::Failed))
 }
 
 /// Returns whether the command was executed in an earlier attempt. That it is not found now may pass: a disk that is not
@@ -446,7 +443,7 @@ impl Driver {
         let is_same = before.is_some_and(|before| self.printed(before.no).as_ref() == Some(&printed));
         Ok(is_same.then(|| {
             let said = printed.iter().rfind(|line| !line.trim().is_empty());
-            exit_policy::twice_words(FAILED, said.map_or("", |line| line.trim()))
+            exit::twice_words(FAILED, said.map_or("", |line| line.trim()))
         }))
     }
 
@@ -471,7 +468,7 @@ impl Driver {
     /// Returns the last lines that the attempt printed; `None` if there is no log of it.
     fn printed(&self, attempt: AttemptNo) -> Option<Vec<String>> {
         let own = self.directory.as_ref().filter(|_| !self.command.supervision.no_logs)?;
-        read::last_lines(&own.logs(), attempt, LINES).ok()
+        logs::last_lines(&own.logs(), attempt, LINES).ok()
     }
 }
 

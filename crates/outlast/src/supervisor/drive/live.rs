@@ -18,7 +18,7 @@ use outlast_core::{
     words::{AttemptNo, InstanceNo, Micros},
 };
 use outlast_process::{
-    attach::listen,
+    attach::stage,
     cgroup::{self, Group},
     spawn::{self, Stdin},
     terminal,
@@ -298,7 +298,7 @@ impl Driver {
     /// Opens the socket at which viewers attach to the run. Call it once this process has the run's lease.
     pub(super) fn let_watch(&mut self) {
         let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
-        match listen::listen(own.path(), self.show.stage.clone()) {
+        match stage::listen(own.path(), self.show.stage.clone()) {
             Ok(listening) => self.listening = Some(listening),
             Err(e) => tracing::warn!(error = %e, "nobody can attach to this run"),
         }

@@ -19,8 +19,8 @@ use outlast_core::{
 };
 use outlast_process::{
     cgroup::ParentGroup,
-    exit_policy::Backoff,
-    groups,
+    exit::Backoff,
+    proc_table,
     signals::{ENDING, Signals},
     sockets,
     spawn::Spawner,
@@ -34,7 +34,7 @@ use outlast_server::{
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
-use super::{Driver, Plan, attempt::KillPoint, live};
+use super::{Driver, Plan, attempt::KillPoint, live, waits};
 use crate::{
     agent::{
         Choice,
@@ -71,7 +71,7 @@ use crate::{
         confine::{self, Confined, Net},
         front::Behind,
         intercept::Interception,
-        probes, provider,
+        provider,
     },
 };
 
@@ -108,7 +108,7 @@ impl Driver {
             view.envelope.limits,
             view.run.policy,
         );
-        config.groups = Some(Arc::new(groups::below_self));
+        config.groups = Some(Arc::new(proc_table::groups_below_self));
         let (sender, seen) = mpsc::unbounded_channel();
         let capture = Capture::start(store.clone());
         let (files, restore) = keeper(&view, &context, store.clone(), files)?;
@@ -182,7 +182,7 @@ impl Driver {
             told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
         }
         let telling = Delivering::start(told, &context, &network, store.clone(), node.clone());
-        tokio::spawn(probes::heed(store.clone(), view.run.no, beat.word(), proxy.clone()));
+        tokio::spawn(waits::heed(store.clone(), view.run.no, beat.word(), proxy.clone()));
         Ok(Driver {
             directory,
             proxy,
