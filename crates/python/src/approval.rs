@@ -14,12 +14,11 @@ use outlast_server::dialect::canonical_value;
 use pyo3::prelude::*;
 
 use crate::{
-    answer::{Approved, approved},
     engine::Engine,
     error::Failure,
     open_run::OpenRun,
     shared::Core,
-    ticket::Ticket,
+    ticket::{Approved, Ticket, approved},
 };
 
 /// Requests an approval in the attempt's name. The ticket resolves once the request is on disk, with its answer so far.

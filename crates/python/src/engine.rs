@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -16,28 +17,27 @@ use outlast_core::{
     reads::unheld,
     run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
-    store::{Ask as _, Durability, Error, Page, RunView, Sought},
-    words::{Micros, RunId, RunNo, Seq, Slot, clock::random},
+    store::{Ask as _, Durability, Error, Page, RunView, Sought, Store},
+    words::{InstanceNo, Micros, RunId, RunNo, Seq, Slot, clock::random},
 };
+use outlast_process::identity;
 use outlast_server::{
-    node::Beat,
+    door::Proxy,
+    node::{Beat, declare_dead},
     state::{StateDesk, Writer},
     work::take::Taken,
 };
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
+use tokio::net::TcpListener;
 
 use crate::{
-    claim,
     error::{Failure, refused_hint},
-    face,
     job::{self, Items, RawItem},
-    open_run::OpenRun,
-    orphans,
-    post::Post,
+    open_run::{OpenRun, adopt, claim},
     recorded::Recorded,
     shared::{Core, Shared},
-    ticket::Ticket,
+    ticket::{Post, Ticket},
     values::{RawChange, changes_of, limits_of, value},
     view,
 };
@@ -116,7 +116,7 @@ impl Engine {
             // The heartbeat stops first: it would register this process anew after it has left.
             runtime.shutdown_timeout(LAST_TASKS);
             core.node.leave().or_else(|e| {
-                orphans::left_behind(core.context.place.to_string(), core.node.instance());
+                left_behind(core.context.place.to_string(), core.node.instance());
                 // Nothing can be told to a store that is gone, and whoever used it was told.
                 if matches!(e, Error::Vanished { .. }) { Ok(()) } else { Err(e) }
             })
@@ -205,12 +205,12 @@ impl Engine {
 
     /// Claims the run: opens a new attempt in its driver's slot. `force` takes it even from a living process.
     fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<OpenRun> {
-        self.taken(py, id, |core, view| claim::claim(core, view, Slot::DRIVER, force))
+        self.taken(py, id, |core, view| claim(core, view, Slot::DRIVER, force))
     }
 
     /// Joins the supervisor's attempt that `token` names.
     fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<OpenRun> {
-        self.taken(py, id, |core, view| claim::adopt(core, view, token))
+        self.taken(py, id, |core, view| adopt(core, view, token))
     }
 
     /// Joins a job as a worker: opens an attempt in its own slot, after a sweep of dead instances, whose work is free only
@@ -218,7 +218,7 @@ impl Engine {
     fn join(&self, py: Python<'_>, id: &str) -> PyResult<OpenRun> {
         self.taken(py, id, |core, view| {
             core.node.sweep().map_err(Failure::from)?;
-            claim::claim(core, view, Slot::ANY, false)
+            claim(core, view, Slot::ANY, false)
         })
     }
 
@@ -354,7 +354,7 @@ impl Engine {
             let mut face = core.face.lock();
             match *face {
                 Some(address) => Ok(address),
-                None => Ok::<_, Failure>(*face.insert(face::start(core)?)),
+                None => Ok::<_, Failure>(*face.insert(start_face(core)?)),
             }
         })?;
         Ok(format!("http://{address}"))
@@ -364,7 +364,7 @@ impl Engine {
 fn open(place: Option<String>) -> Result<Engine, Failure> {
     let (context, durable) = embedded::context(place)?;
     let store = context.open(true, durable)?;
-    orphans::bury(&*store, &context.place.to_string())?;
+    bury(&*store, &context.place.to_string())?;
     let node = proxy_setup::join(store.clone(), &context, "python")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -390,4 +390,61 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
     };
     let place = core.context.place.to_string();
     Ok(Engine { shared: Arc::new(Shared::new(core, runtime)), place })
+}
+
+// --- Proxy in this process, for agents without a supervisor. It ends with the process.
+
+/// Time that calls in flight have when the process ends, as they are paid for.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Starts the proxy on a free loopback port, and returns its address. It accepts run tokens only.
+fn start_face(core: &Core) -> Result<SocketAddr, Failure> {
+    let entropy = &core.context.entropy;
+    let secret: [u8; 32] = random(entropy.as_ref());
+    let config = embedded::proxy(&core.context, secret.iter().map(|b| format!("{b:02x}")).collect())?;
+    core.runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .map_err(|e| Failure::new("cannot_listen", format!("cannot listen on 127.0.0.1: {e}"), None))?;
+        let address =
+            listener.local_addr().map_err(|e| Failure::new("cannot_listen", e.to_string(), None))?;
+        let proxy = Proxy::new(core.node.clone(), entropy, config, Some(embedded::tells_outages()))?;
+        tokio::spawn(proxy.serve(listener, std::future::pending(), DRAIN));
+        Ok(address)
+    })
+}
+
+// --- Instances that this process could not deregister, because their store had failed when they were closed.
+//
+// While the process lives, other processes take them for alive, so they keep their runs and items. Only this process
+// knows better: it declares them dead when it opens that store again.
+
+/// Place, instance and process id of each. A process forked from that one does not own them.
+static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());
+
+/// Remembers that this process no longer uses `instance` of the store at `place`, but could not deregister it there.
+fn left_behind(place: String, instance: InstanceNo) {
+    ORPHANS.lock().push((place, instance, std::process::id()));
+}
+
+/// Declares dead the instances left behind at `place`, before this process registers there again. Synced.
+///
+/// An instance whose identity is not this process's is left alone: another store may be at that place by now.
+fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
+    let mine = |orphan: &(String, InstanceNo, u32)| orphan.0 == place && orphan.2 == std::process::id();
+    let orphans: Vec<_> = {
+        let mut all = ORPHANS.lock();
+        all.extract_if(.., |orphan| mine(orphan)).collect()
+    };
+    // Registering reports what is wrong with /proc.
+    let Ok(me) = identity::of_self() else { return Ok(()) };
+    for (_, no, _) in orphans {
+        let found = store.instance(no)?.map(|instance| instance.identity);
+        if found.is_some_and(|it| {
+            (it.boot_id, it.pid, it.start_time) == (me.boot_id.clone(), me.pid, me.start_time)
+        }) {
+            declare_dead(store, no, false)?;
+        }
+    }
+    Ok(())
 }

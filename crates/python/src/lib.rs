@@ -5,24 +5,18 @@
 //!
 //! Unsafe code: what PyO3's macros write; none is written by hand.
 
-mod answer;
 mod approval;
-mod claim;
 mod engine;
 mod error;
-mod face;
 mod files;
 mod fork;
 mod item;
 mod job;
 mod open_run;
-mod orphans;
 mod plain;
-mod post;
 mod recorded;
 mod shared;
 mod state;
-mod strand;
 mod ticket;
 mod values;
 mod view;

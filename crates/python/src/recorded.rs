@@ -11,11 +11,10 @@ use outlast_core::{
     words::{Digest, RunNo, Seq},
 };
 use parking_lot::Mutex;
-use pyo3::prelude::*;
+use pyo3::{prelude::*, sync::PyOnceLock};
 
 use crate::{
     shared::Shared,
-    strand::{self, Strands},
     values::{decoded, value},
 };
 
@@ -102,7 +101,7 @@ impl Recorded {
     /// Returns the recorded value of the next step named `base`, if that step is finished, and counts it as replayed;
     /// None otherwise.
     pub fn replay(&self, py: Python<'_>, base: &str) -> PyResult<Option<Vec<u8>>> {
-        let here = strand::here(py)?;
+        let here = here(py)?;
         let (seq, kept) = {
             let mut memory = self.memory.lock();
             memory.strands.note(here);
@@ -225,7 +224,7 @@ impl Recorded {
     /// served from the journal: it is finished, or it is not recorded while later steps of that name are. The caller
     /// then decides, and calls `take` to reserve the key.
     pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
-        let here = strand::here(py)?;
+        let here = here(py)?;
         let mut memory = self.memory.lock();
         memory.strands.note(here);
         let key = nth(base, memory.next(base));
@@ -242,7 +241,7 @@ impl Recorded {
 
     /// Takes and returns the key of a step that begins: its base, or the next repetition of it.
     fn take(&self, py: Python<'_>, base: &str) -> PyResult<String> {
-        let here = strand::here(py)?;
+        let here = here(py)?;
         let mut memory = self.memory.lock();
         memory.strands.note(here);
         let n = memory.next(base);
@@ -262,7 +261,7 @@ impl Recorded {
 
     /// Records the strand from which a step with the caller's own key is called.
     fn note_strand(&self, py: Python<'_>) -> PyResult<()> {
-        let here = strand::here(py)?;
+        let here = here(py)?;
         self.memory.lock().strands.note(here);
         Ok(())
     }
@@ -322,5 +321,50 @@ impl Recorded {
     #[staticmethod]
     fn base(name: &str, arguments: &str) -> String {
         base_of(name, arguments)
+    }
+}
+
+// --- Threads and tasks that steps come from. With more than one, the order of steps depends on timing.
+
+/// Thread, and the current task of its running event loop (0 if there is none), from which a step is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Strand {
+    thread: usize,
+    task: usize,
+}
+
+/// Returns the strand of the calling code: its thread and task.
+pub fn here(py: Python<'_>) -> PyResult<Strand> {
+    static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static CURRENT_TASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    thread_local!(static HERE: u8 = const { 0 });
+    let thread = HERE.with(|here| std::ptr::from_ref(here) as usize);
+    let running = RUNNING_LOOP.import(py, "asyncio", "_get_running_loop")?.call0()?;
+    if running.is_none() {
+        return Ok(Strand { thread, task: 0 });
+    }
+    let task = CURRENT_TASK.import(py, "asyncio", "current_task")?.call1((running,))?;
+    Ok(Strand { thread, task: task.as_ptr() as usize })
+}
+
+/// Threads and tasks (strands) from which the steps of a run were called so far.
+#[derive(Default)]
+pub struct Strands {
+    first: Option<Strand>,
+    several: bool,
+}
+
+impl Strands {
+    pub fn note(&mut self, strand: Strand) {
+        self.several |= *self.first.get_or_insert(strand) != strand;
+    }
+
+    /// Returns whether all steps so far were called from one strand.
+    pub fn is_one(&self) -> bool {
+        !self.several
+    }
+
+    pub fn be_several(&mut self) {
+        self.several = true;
     }
 }

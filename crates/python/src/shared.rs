@@ -17,7 +17,10 @@ use parking_lot::Mutex;
 use pyo3::{PyResult, Python};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{error::Failure, post::Post, ticket::Ticket};
+use crate::{
+    error::Failure,
+    ticket::{Post, Ticket},
+};
 
 /// Resources that all handles of one engine share.
 pub struct Core {
