@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ..errors import Conflict
 from . import rows
-from .thread import Writes, is_whole, made_of, without_writes
+from .thread import Kept, Writes, is_whole, made, without_writes
 
 if TYPE_CHECKING:
     from ..state.table import Change
@@ -69,16 +69,22 @@ def _kept(store: "Rows", thread: str, serde: Any, quoted: str, choose: Callable[
     needed_keys = {rows.blob(ns, channel, version) for channel, version in needed}
     newest = max(stays, default=None)
     writes = Writes(store, thread, ns)
+
+    def whole(channel: str, version: str) -> bytes:
+        blob = made(blobs.get, writes, (ns, channel), version, Kept(1))
+        assert blob is not None, "its row was found"
+        return blob.whole()
+
     first: list[Change] = [(rows.head(ns), None if newest is None else rows.pack(newest), seen)]
     for channel, version in sorted(needed):
         row = blobs.get(rows.blob(ns, channel, version))
         if row is None or is_whole(row):
             continue
         if row[2] is not None and rows.blob(ns, channel, row[2]) not in needed_keys:
-            first.append((rows.blob(ns, channel, version), rows.pack(_whole(ns, channel, row, blobs, writes)), None))
+            first.append((rows.blob(ns, channel, version), whole(channel, version), None))
         elif row[1] is not None and row[1][0] not in stays:
-            made = _whole(ns, channel, row, blobs, writes) if row[2] is None else without_writes(row, writes)
-            first.append((rows.blob(ns, channel, version), rows.pack(made), None))
+            alone = whole(channel, version) if row[2] is None else rows.pack(without_writes(row, writes))
+            first.append((rows.blob(ns, channel, version), alone, None))
     removed = [rows.checkpoint(ns, id) for id in gone]
     removed += [key for id in gone for key in store.keys(thread, rows.writes(ns, id))]
     removed += [key for key in blobs if key not in needed_keys]
@@ -108,13 +114,3 @@ def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[s
             if at is not None:
                 stays.add(at.id)
     return stays
-
-
-def _whole(ns: str, channel: str, row: Any, blobs: dict[str, Any], writes: Writes) -> list[Any]:
-    chain = [row]
-    while not is_whole(chain[-1]) and chain[-1][2] is not None:
-        chain.append(blobs[rows.blob(ns, channel, chain[-1][2])])
-    data = b""
-    for link in reversed(chain):
-        data = link[1] if is_whole(link) else made_of(data, link, writes)
-    return [row[0], data]

@@ -26,7 +26,7 @@ from ..effects import Process, drive, drive_async
 from ..errors import Conflict
 from ..state.table import Change
 from . import prune, rows
-from .thread import SMALL, Blob, History, Lately, Rows, Stored, read_blob
+from .thread import SMALL, Blob, History, Kept, Lately, Rows, Stored, read_blob
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _FEW = 3
 # Values kept in memory, as bases of differences.
 _BASES = 256
-_BASES_BYTES = 64 << 20
 # Checkpoints that were named by their id, and that a thread may go on from.
 _NAMED = 4096
 # Threads and namespaces whose last checkpoint's small values are kept in memory.
@@ -71,7 +70,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         self._heads: dict[tuple[str, str], tuple[str | None, int]] = {}
         # Checkpoints that were read by their id, or as what stood before one: a program that goes on from there means it.
         self._named: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-        self._bases: OrderedDict[tuple[str, str, str], Blob] = OrderedDict()
+        self._bases = Kept(_BASES)
         # By thread and namespace: the checkpoint stored last, and the small values of its row. The next one has most of them.
         self._stored_last: OrderedDict[tuple[str, str], tuple[str, dict[str, Blob]]] = OrderedDict()
         self._lately = Lately()
@@ -157,17 +156,19 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     def _value(
         self, thread: str, ns: str, channel: str, version: Any, small: dict[str, Any], history: History | None = None
     ) -> tuple[str, bytes] | None:
-        if history is not None:
-            return tuple(small[channel]) if channel in small else history.value(ns, channel, version)
         if channel in small:
-            self._keep(thread, ns, channel, Blob(version, *small[channel]))
-            return tuple(small[channel])
-        blob = self._bases.get((thread, ns, channel))
-        if blob is None or blob.version != version:
-            blob = read_blob(self._rows, thread, ns, channel, version)
-            if blob is not None:
-                self._keep(thread, ns, channel, blob)
-        return None if blob is None else (blob.kind, blob.data)
+            blob: Blob | None = Blob(version, *small[channel])
+        elif history is not None:
+            blob = history.value(ns, channel, version)
+        else:
+            blob = self._bases.get((thread, ns, channel))
+            if blob is None or blob.version != version:
+                blob = read_blob(self._rows, thread, ns, channel, version)
+        if blob is None:
+            return None
+        if history is None:
+            self._keep(thread, ns, channel, blob)
+        return blob.kind, blob.data
 
     def _look(self, thread: str, ns: str) -> str | None:
         """Reads the id of the newest checkpoint. From then on this saver writes only if no other has written since."""
@@ -453,11 +454,6 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     def _keep(self, thread: str, ns: str, channel: str, blob: Blob) -> None:
         with self._lock:
             self._bases[thread, ns, channel] = blob
-            self._bases.move_to_end((thread, ns, channel))
-            while len(self._bases) > 1 and (
-                len(self._bases) > _BASES or sum(len(b.data) for b in self._bases.values()) > _BASES_BYTES
-            ):
-                self._bases.popitem(last=False)
 
     def _forget(self, thread: str) -> None:
         """Forgets what was read of a thread, so that the thread is read again."""

@@ -4,9 +4,10 @@ way there, of which the next checkpoint's values are made."""
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections import Counter, OrderedDict
-from typing import Any
+from typing import Any, Callable
 
 from ..errors import Conflict
 from ..opening import Store
@@ -18,11 +19,13 @@ from .delta import applied, difference, without_further
 _CHAIN = 512
 # A value of no more bytes stands in its checkpoint's row: a row of its own would cost more.
 SMALL = 64
-# Bytes of values that a look through a thread's history holds.
+# Bytes of values that are kept in memory: as bases of differences, or by a look through a thread's history.
 _HELD = 64 << 20
 # Links that are read one by one before all of the channel's are read at once.
 _STEPS = 4
 
+#: A channel of a namespace.
+Channel = tuple[str, str]
 #: A checkpoint of a thread and namespace.
 Place = tuple[str, str, str]
 #: A write on the disk: how it is ordered among others, its task, its number, its channel and its bytes.
@@ -92,6 +95,47 @@ class Blob:
         return doubled or self.behind > 2 * length + 4096
 
 
+class Kept(OrderedDict[Any, Blob]):
+    """Values in memory: those kept last, as far as they are few and short enough."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._held = 0
+
+    def __setitem__(self, key: Any, blob: Blob) -> None:
+        if key in self:
+            del self[key]
+        super().__setitem__(key, blob)
+        self._held += len(blob.data)
+        while len(self) > 1 and (len(self) > self._most or self._held > _HELD):
+            del self[next(iter(self))]
+
+    def __delitem__(self, key: Any) -> None:
+        self._held -= len(self[key].data)
+        super().__delitem__(key)
+
+
+class Reader:
+    """Rows of a thread below a prefix: the first `steps` are read one by one, and then all at once."""
+
+    def __init__(self, store: Rows, thread: str, prefix: str, steps: int = _STEPS) -> None:
+        self._store = store
+        self._thread = thread
+        self._prefix = prefix
+        self._steps = steps
+        self._all: dict[str, bytes] | None = None
+
+    def row(self, key: str) -> Any:
+        """A row of this key; None where there is none."""
+        self._steps -= 1
+        if self._steps >= 0:
+            return self._store.get(self._thread, key)[1]
+        if self._all is None:
+            self._all = {key: packed for key, _, packed in self._store.scan(self._thread, self._prefix)}
+        return rows.unpack(self._all[key]) if key in self._all else None
+
+
 class Written:
     """Writes of tasks at one checkpoint to one channel: the channel's next value is made of their bytes."""
 
@@ -107,29 +151,20 @@ class Writes:
     """Writes of the tasks of a namespace, read when a value is made of them."""
 
     def __init__(self, store: Rows, thread: str, ns: str) -> None:
-        self._store = store
-        self._thread = thread
+        self.thread = thread
         self._ns = ns
-        self._all: dict[str, bytes] | None = None
-        self._reads = 0
+        self._reader = Reader(store, thread, rows.writes_of(ns))
 
     def data(self, place: Any) -> bytes:
         """The bytes at a `Written.place`. Errors: `Conflict` when they were pruned meanwhile."""
         return b"" if place is None else b"".join(self._write(place[0], task, at) for task, at in place[1])
 
     def _write(self, parent: str, task: str, at: int) -> bytes:
-        key = rows.task(self._ns, parent, task)
-        self._reads += 1
-        if self._all is None and self._reads > _STEPS:
-            self._all = {key: value for key, _, value in self._store.scan(self._thread, rows.writes_of(self._ns))}
-        if self._all is None:
-            row = self._store.get(self._thread, key)[1]
-        else:
-            row = rows.unpack(self._all[key]) if key in self._all else None
+        row = self._reader.row(rows.task(self._ns, parent, task))
         for number, _, _, data in row["writes"] if row is not None else []:
             if number == at:
                 return bytes(data)
-        raise _pruned(f"what task {task!r} wrote", self._thread)
+        raise pruned(f"what task {task!r} wrote", self.thread)
 
 
 def is_whole(row: Any) -> bool:
@@ -137,40 +172,44 @@ def is_whole(row: Any) -> bool:
     return isinstance(row[1], bytes)
 
 
-def made_of(base: bytes, row: Any, writes: Writes) -> bytes:
-    """The value of a row that is a difference."""
-    return applied(base, row[3], writes.data(row[1]))
-
-
 def without_writes(row: Any, writes: Writes) -> list[Any]:
     """A row that is a difference, made of its base alone."""
     return [row[0], None, row[2], without_further(row[3], writes.data(row[1]))]
 
 
+def made(row: Callable[[str], Any], writes: Writes, place: Channel, version: Any, known: "Kept | dict[str, Blob]") -> Blob | None:
+    """A channel's value at a version, made of its row and of those that it is a difference from; None where it has none.
+
+    `row` gives the row of a key. Values are taken from `known`, and stay there. Errors: `Conflict` when a row was pruned
+    meanwhile."""
+    chain: list[tuple[Any, str, Any]] = []
+    key = rows.blob(*place, version)
+    while key not in known:
+        found = row(key)
+        if found is None and not chain:
+            return None
+        if found is None:
+            raise pruned(f"channel {place[1]!r}", writes.thread)
+        chain.append((version, key, found))
+        if is_whole(found) or found[2] is None:
+            break
+        version, key = found[2], rows.blob(*place, found[2])
+    blob = known.get(key)
+    for version, key, found in reversed(chain):
+        if is_whole(found):
+            blob = Blob(version, found[0], found[1])
+        else:
+            data = applied(blob.data if blob else b"", found[3], writes.data(found[1]))
+            further = (blob.links + 1, blob.behind + _size(found[3]), blob.root) if blob else ()
+            blob = Blob(version, found[0], data, *further)
+        known[key] = blob
+    return blob
+
+
 def read_blob(store: Rows, thread: str, ns: str, channel: str, version: Any) -> Blob | None:
     """A channel's value at a version; None where it has none. Errors: `Conflict` when it was pruned meanwhile."""
-    row = store.get(thread, rows.blob(ns, channel, version))[1]
-    if row is None:
-        return None
-    chain, all_rows = [(version, row)], None
-    while not is_whole(chain[-1][1]) and chain[-1][1][2] is not None:
-        base = chain[-1][1][2]
-        key = rows.blob(ns, channel, base)
-        if len(chain) < _STEPS:
-            row = store.get(thread, key)[1]
-        else:
-            if all_rows is None:
-                all_rows = {key: value for key, _, value in store.scan(thread, rows.blobs(ns, channel))}
-            row = rows.unpack(all_rows[key]) if key in all_rows else None
-        if row is None:
-            raise _pruned(f"channel {channel!r}", thread)
-        chain.append((base, row))
-    writes = Writes(store, thread, ns)
-    first, row = chain.pop()
-    blob = Blob(first, row[0], row[1] if is_whole(row) else made_of(b"", row, writes))
-    for version, row in reversed(chain):
-        blob = Blob(version, row[0], made_of(blob.data, row, writes), blob.links + 1, blob.behind + _size(row[3]), blob.root)
-    return blob
+    row = Reader(store, thread, rows.blobs(ns, channel)).row
+    return made(row, Writes(store, thread, ns), (ns, channel), version, Kept(1))
 
 
 class History:
@@ -179,46 +218,22 @@ class History:
     def __init__(self, store: Rows, thread: str) -> None:
         self._store = store
         self._thread = thread
-        self._rows: dict[str, dict[str, bytes]] = {}
+        self._readers: dict[Channel, Reader] = {}
         self._writes: dict[str, Writes] = {}
-        self._values: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
-        self._held = 0
+        self._known = Kept(sys.maxsize)
 
-    def value(self, ns: str, channel: str, version: Any) -> tuple[str, bytes] | None:
-        """A channel's value at a version, as (kind, bytes); None where it has none."""
-        prefix, key = rows.blobs(ns, channel), rows.blob(ns, channel, version)
-        if prefix not in self._rows:
-            self._rows[prefix] = {key: packed for key, _, packed in self._store.scan(self._thread, prefix)}
-        found = self._rows[prefix]
-        if key not in found:
-            return None
-        chain = []
-        while key not in self._values and key in found:
-            chain.append((key, rows.unpack(found[key])))
-            if is_whole(chain[-1][1]) or chain[-1][1][2] is None:
-                break
-            key = rows.blob(ns, channel, chain[-1][1][2])
-        value = self._values.get(key)
+    def value(self, ns: str, channel: str, version: Any) -> Blob | None:
+        """A channel's value at a version; None where it has none."""
+        reader = self._readers.setdefault((ns, channel), Reader(self._store, self._thread, rows.blobs(ns, channel), 0))
         writes = self._writes.setdefault(ns, Writes(self._store, self._thread, ns))
-        for key, row in reversed(chain):
-            if is_whole(row):
-                value = (row[0], row[1])
-            elif row[2] is None or value is not None:
-                value = (row[0], made_of(b"" if row[2] is None else value[1], row, writes))  # type: ignore[index]
-            else:
-                raise _pruned(f"channel {channel!r}", self._thread)
-            self._values[key] = value
-            self._held += len(value[1])
-        while self._held > _HELD and len(self._values) > 1:
-            self._held -= len(self._values.popitem(last=False)[1][1])
-        return value
+        return made(reader.row, writes, (ns, channel), version, self._known)
 
 
 def _size(pieces: list[Any]) -> int:
     return sum(len(p) if isinstance(p, bytes) else 8 if p[0] >= 0 else p[1] for p in pieces)
 
 
-def _pruned(name: str, thread: str) -> Conflict:
+def pruned(name: str, thread: str) -> Conflict:
     return Conflict(f"{name} of thread {thread!r} was pruned while it was read", hint="read it again")
 
 
