@@ -10,7 +10,6 @@ mod beneath;
 mod cache;
 mod error;
 mod fault;
-mod git;
 mod measure;
 mod objects;
 mod pack;
@@ -24,14 +23,12 @@ mod tree;
 
 pub use cache::Cache;
 pub use error::{Error, Refused};
-pub use git::{Repository, is_working_tree};
 pub use measure::{Size, is_local, measure};
 pub use objects::{Collected, Held, Objects};
 /// Name of an object: the SHA-256 of its content.
 pub use outlast_core::words::Digest as Id;
 pub use restore::{Restored, Wish, recover, restore};
-pub use rules::{Rules, SECRETS};
+pub use rules::{Repository, Rules, SECRETS, is_working_tree};
 pub use shared::SPARED_US;
 pub use take::{Taken, take};
-pub use tree::{Change, at, diff};
-pub use tree::{Node, Passed, Snapshot};
+pub use tree::{Change, Node, Passed, Snapshot, at, diff};

@@ -27,9 +27,8 @@ use crate::{
     Id, beneath,
     cache::{Cache, Check, Directory, FILE_COST, Looks, Name},
     error::{About as _, Error, shown},
-    git,
     objects::{Adding, Objects},
-    rules::{Judge, Rules},
+    rules::{self, Judge, Rules},
     tree::{self, Node, Passed, Snapshot},
 };
 
@@ -75,7 +74,7 @@ pub(crate) fn take_at(
     let fd = beneath::root(root).about(what)?;
     let stat = rustix::fs::fstat(&fd).about(what)?;
     let own = std::fs::metadata(objects.directory()).ok().map(|m| (m.dev(), m.ino()));
-    let repository = git::places(root).map(|places| places.read());
+    let repository = rules::places(root).map(|places| places.read());
     let epoch = objects.epoch();
     let unknown = (cache.whole_in != Some(epoch)).then_some(&*objects);
     let old = cache.root.clone();

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Id,
     error::{Error, shown},
-    git::Repository,
     objects::Objects,
+    rules::Repository,
 };
 
 /// File, link or directory that a name of a directory stands for.

@@ -7,18 +7,27 @@ use std::{
     time::Duration,
 };
 
-use outlast::{commands::embedded, files::of_run, program::find, proxy_setup};
+use outlast::{
+    commands::embedded,
+    files::of_run,
+    program::find::{self, fork_point},
+    proxy_setup,
+};
 use outlast_core::{
     engine::{
-        ExpectItems, InName, Put, Raise, ResetItem, Retain, SpareItem, Start, state::transaction::Conflicts,
+        ExpectItems, InName, Put, Raise, ResetItem, Retain, Snapshot, SpareItem, Start,
+        state::transaction::Conflicts,
     },
-    envelope::{Limits, PerUnit, Refusal},
+    envelope::{Limits, PerUnit, Refusal, Unit},
     journal::{ItemRow, Kind},
-    reads::unheld,
+    reads::{
+        forks::{Point, id_of, prepare},
+        unheld,
+    },
     run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
-    store::{Ask as _, Durability, Error, Page, RunView, Sought, Store},
-    words::{InstanceNo, Micros, RunId, RunNo, Seq, Slot, clock::random},
+    store::{self, Ask as _, Durability, Error, Page, RunView, Sought, Store},
+    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot, clock::random},
 };
 use outlast_process::identity;
 use outlast_server::{
@@ -27,8 +36,10 @@ use outlast_server::{
     state::{StateDesk, Writer},
     work::take::Taken,
 };
+use outlast_view::RunDetail;
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
+use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -39,7 +50,6 @@ use crate::{
     shared::{Core, Shared},
     ticket::{Post, Ticket},
     values::{RawChange, changes_of, limits_of, value},
-    view,
 };
 
 /// Time that background tasks have to finish when the engine closes.
@@ -199,7 +209,7 @@ impl Engine {
     fn view(&self, py: Python<'_>, id: &str) -> PyResult<String> {
         self.shared.read(py, |core| {
             let view = Self::view_of(core, id)?;
-            Ok::<_, Failure>(view::json(&*core.store, &view)?)
+            Ok::<_, Failure>(view_json(&*core.store, &view)?)
         })
     }
 
@@ -447,4 +457,82 @@ fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+// --- View of a run, as `rt.get(id)` shows it: the shape of every face, with what the package itself needs.
+
+/// Run with its numbers in the store.
+#[derive(Serialize)]
+struct Viewed<'a> {
+    #[serde(flatten)]
+    run: RunDetail,
+    no: RunNo,
+    /// Envelopes that it is charged to: its own, then those above it.
+    charges: &'a [EnvelopeNo],
+    /// Limits that it was begun with, by unit.
+    asked: Option<BTreeMap<&'static str, Option<i64>>>,
+}
+
+/// Returns the run as JSON. Errors: those of the store.
+fn view_json(store: &dyn Store, view: &RunView) -> Result<String, store::Error> {
+    let run = &view.run;
+    let parent = run.parent.map(|no| store.run(no)).transpose()?.flatten();
+    let id = run.id.as_str();
+    let mut detail = RunDetail::new(view, parent.map(|parent| parent.run.id), id, store.now()?);
+    if let (Some(shown), Some(halt)) = (&mut detail.halt, &run.halt) {
+        // For the person whose program this is: `outlast resume` starts supervised commands only.
+        shown.hint = refused_hint(halt, id);
+    }
+    let viewed = Viewed {
+        run: detail,
+        no: run.no,
+        charges: &run.charges,
+        asked: view.spec.limits.as_ref().map(|l| Unit::ALL.map(|u| (u.name(), l[u])).into_iter().collect()),
+    };
+    Ok(serde_json::json!(viewed).to_string())
+}
+
+// --- Snapshots and forks for Python.
+
+/// Names the run's present point as a snapshot. Returns the number of the journal entry at that point. Synced. Errors:
+/// `UnknownRun`.
+#[pyfunction]
+pub fn snapshot(py: Python<'_>, engine: &Engine, run: &str, name: String) -> PyResult<i64> {
+    let core = engine.core()?;
+    let seq = py.detach(|| {
+        let view = Engine::view_of(&core, run)?;
+        let snapshot = Snapshot { run: view.run.no, id: view.run.id, name };
+        Ok::<_, Failure>(core.store.ask(snapshot, Durability::Synced).wait()?)
+    })?;
+    Ok(seq.0)
+}
+
+/// Forks the run from a point: an attempt's number, a moment in microseconds since the Unix epoch, or a word (the name
+/// of a snapshot, else a time as text). Returns the fork's id, the same one for the same point. Synced.
+#[pyfunction]
+pub fn fork(
+    py: Python<'_>,
+    engine: &Engine,
+    run: &str,
+    attempt: Option<i64>,
+    at_us: Option<i64>,
+    word: Option<String>,
+    limits: HashMap<String, i64>,
+) -> PyResult<String> {
+    let core = engine.core()?;
+    let limits = limits_of(&limits)?;
+    let id = py.detach(|| {
+        let view = Engine::view_of(&core, run)?;
+        let point = match (attempt, at_us, word) {
+            (Some(no), ..) => Point::Attempt(AttemptNo(no)),
+            (_, Some(at), _) => Point::Time(Micros(at)),
+            (.., word) => fork_point(core.store.as_ref(), &view, &word.unwrap_or_default())?,
+        };
+        let long = || Failure::new("bad_run_id", "the fork's id would be longer than 128 characters", None);
+        let id: RunId = id_of(&view.run.id, &point).ok_or_else(long)?;
+        let fork = prepare(core.store.as_ref(), view.run.no, &point, id.clone(), limits)?;
+        core.store.ask(InName::of(core.actor(), fork), Durability::Synced).wait()?;
+        Ok::<_, Failure>(id.to_string())
+    })?;
+    Ok(id)
 }

@@ -8,8 +8,6 @@
 mod approval;
 mod engine;
 mod error;
-mod files;
-mod fork;
 mod item;
 mod job;
 mod open_run;
@@ -19,7 +17,6 @@ mod shared;
 mod state;
 mod ticket;
 mod values;
-mod view;
 
 use pyo3::prelude::*;
 
@@ -42,8 +39,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::States>()?;
     module.add_class::<job::Items>()?;
     module.add_class::<ticket::Ticket>()?;
-    module.add_function(wrap_pyfunction!(fork::snapshot, module)?)?;
-    module.add_function(wrap_pyfunction!(fork::fork, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::snapshot, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::fork, module)?)?;
     module.add_function(wrap_pyfunction!(job::jobs, module)?)?;
     module.add_function(wrap_pyfunction!(item::claim_item, module)?)?;
     module.add_function(wrap_pyfunction!(item::next_try, module)?)?;

@@ -4,7 +4,7 @@ use outlast_core::run::Run;
 
 use super::prelude::*;
 use crate::{
-    logs::{self, Follower, plain},
+    logs::{self, Follower},
     program::run_directory::RunDirectory,
     render::look::Unwritten,
 };
@@ -132,12 +132,12 @@ impl Printer {
 
     fn whole(&self, line: &[u8], page: &mut Page) -> Result<(), Unwritten> {
         if self.raw && !page.look.json {
-            return page.bytes(&plain::masked(line));
+            return page.bytes(&logs::masked(line));
         }
         if page.look.json || !page.look.color {
-            return self.line(&plain::text(line), page);
+            return self.line(&logs::text(line), page);
         }
-        page.text(&plain::colours(line))?;
+        page.text(&logs::colours(line))?;
         page.bytes(b"\x1b[0m\n")
     }
 

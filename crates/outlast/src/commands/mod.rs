@@ -64,7 +64,7 @@ use crate::{
     agent,
     cli::{Globals, change, crashtest::CrashtestArgs, mcp::McpArgs, run},
     guard::{self, Rule},
-    loops::{self, typed as shell},
+    loops::{self, verbs as shell},
     mcp,
     program::{actor::actor, error::MachineError, server::Over},
     render::text::print_whole,

@@ -39,7 +39,7 @@ use rustix::{
 
 use super::{
     task_context::{TaskContext, mirror::Mirror, write::Bearer},
-    typed::KeepArgs,
+    verbs::KeepArgs,
 };
 use crate::{
     program::{

@@ -9,12 +9,11 @@
 
 pub mod lease;
 pub mod task_context;
-pub mod typed;
 pub mod verbs;
 
 use outlast_core::words::RunId;
 
-use self::typed::ShellInitArgs;
+use self::verbs::ShellInitArgs;
 use crate::{
     program::{context::Context, error::CliError, told},
     render::{look::Page, quote},

@@ -10,7 +10,6 @@ pub(crate) mod environment;
 mod front;
 pub(crate) mod intercept;
 mod output;
-mod progress;
 pub mod provider;
 mod story;
 pub mod strays;

@@ -5,10 +5,7 @@ use outlast_server::mcp::{
     message::{self, INTERNAL, Message},
 };
 
-use super::{
-    MOST_STARTS, Session,
-    call::{Call, Deed, No, Open, Phase, Plain, Queued, Server},
-};
+use super::{Call, Deed, MOST_STARTS, No, Open, Phase, Plain, Queued, Server, Session};
 
 impl Session {
     pub(super) fn server(&mut self, line: Vec<u8>) {
