@@ -3,24 +3,17 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use outlast::program::{actor, context::Context};
-use outlast_core::{
-    engine::Op,
-    run::TokenKey,
-    store::{Durability, Store},
-};
+use outlast_core::{run::TokenKey, store::Store};
 use outlast_server::{
     node::{Beat, Node},
     state::StateDesk,
-    work::{Hand, Openings},
+    work::Openings,
 };
 use parking_lot::Mutex;
 use pyo3::{PyResult, Python};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{
-    error::Failure,
-    ticket::{Post, Ticket},
-};
+use crate::{error::Failure, ticket::Post};
 
 /// Resources that all handles of one engine share.
 pub struct Core {
@@ -41,11 +34,6 @@ impl Core {
     /// Returns who acts through this process: a person's program, or an agent of a run.
     pub fn actor(&self) -> String {
         actor::by(&self.context.around, "python")
-    }
-
-    /// Returns the ticket of an operation, in the name of `hand` if a run is open.
-    pub fn ticket(&self, op: impl Into<Op>, durability: Durability, hand: Option<Arc<Hand>>) -> Ticket {
-        Ticket::new(self.store.clone(), op.into(), durability, self.post.clone(), hand)
     }
 }
 

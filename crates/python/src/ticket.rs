@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use pyo3::{IntoPyObjectExt as _, intern, prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;
 
-use crate::error::Failure;
+use crate::{error::Failure, shared::Core};
 
 /// One operation and its pending commit. Dropping the ticket still submits the operation.
 ///
@@ -28,15 +28,12 @@ use crate::error::Failure;
 /// if no other thread is doing so.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Ticket {
-    asked: Mutex<Option<(Op, Durability)>>,
-    /// Parts of a long value, in order. Each is committed before the operation, in its own commit.
-    parts: Mutex<Vec<StorePart>>,
+    /// `None` once it was submitted.
+    asked: Mutex<Option<Asked>>,
     store: Arc<dyn Store>,
     post: Post,
     /// Program in whose name the operation is submitted; `None` if it is no run's.
     hand: Option<Arc<Hand>>,
-    /// Action that the waiting thread runs once the operation is committed; `None` if there is none.
-    after: Mutex<Option<After>>,
     /// Whether a thread that waits may be answered ahead of the commit.
     may_be_ahead: bool,
     is_ahead: AtomicBool,
@@ -44,45 +41,68 @@ pub struct Ticket {
     pid: u32,
 }
 
-type After = Box<dyn FnOnce() + Send>;
+struct Asked {
+    /// Parts of a long value, in order. Each is committed before the operation, in its own commit.
+    parts: Vec<StorePart>,
+    op: Op,
+    durability: Durability,
+    /// Action that whoever waits runs once the operation is committed; `None` if there is none.
+    after: Option<Box<dyn FnOnce() + Send>>,
+}
 
-impl Ticket {
-    pub fn new(
-        store: Arc<dyn Store>,
-        op: Op,
-        durability: Durability,
-        post: Post,
-        hand: Option<Arc<Hand>>,
-    ) -> Ticket {
+impl Asked {
+    async fn submit(self, store: Arc<dyn Store>) -> Result<Outcome, store::Error> {
+        for part in self.parts {
+            store.submit(part.into(), Durability::Committed).await?;
+        }
+        let outcome = store.submit(self.op, self.durability).await?;
+        self.after.into_iter().for_each(|after| after());
+        Ok(outcome)
+    }
+
+    /// Submits from a thread that blocks.
+    fn submit_here(self, store: &dyn Store) -> Result<Outcome, store::Error> {
+        for part in self.parts {
+            store.submit_here(part.into(), Durability::Committed).wait()?;
+        }
+        let outcome = store.submit_here(self.op, self.durability).wait()?;
+        self.after.into_iter().for_each(|after| after());
+        Ok(outcome)
+    }
+}
+
+impl Core {
+    /// Returns the ticket of an operation, in the name of `hand` if a run is open.
+    pub fn ticket(&self, op: impl Into<Op>, durability: Durability, hand: Option<Arc<Hand>>) -> Ticket {
+        let asked = Asked { parts: Vec::new(), op: op.into(), durability, after: None };
         Ticket {
-            asked: Mutex::new(Some((op, durability))),
-            parts: Mutex::default(),
-            store,
-            post,
+            asked: Mutex::new(Some(asked)),
+            store: self.store.clone(),
+            post: self.post.clone(),
             hand,
-            after: Mutex::default(),
             may_be_ahead: false,
             is_ahead: AtomicBool::new(false),
             pid: outlast_store::process::id(),
         }
     }
+}
 
+impl Ticket {
     /// Returns the ticket with an action to run once the operation is committed. The action is not run if the
     /// operation fails, or if the ticket is dropped without a wait.
     pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
-        *self.after.lock() = Some(Box::new(after));
+        if let Some(asked) = &mut *self.asked.lock() {
+            asked.after = Some(Box::new(after));
+        }
         self
-    }
-
-    fn after(&self) -> After {
-        let after = self.after.lock().take();
-        after.unwrap_or_else(|| Box::new(|| {}))
     }
 
     /// Returns the ticket with parts of a long value that are committed before the operation. If a part fails, its
     /// error is the ticket's answer.
     pub fn behind(self, parts: Vec<StorePart>) -> Ticket {
-        *self.parts.lock() = parts;
+        if let Some(asked) = &mut *self.asked.lock() {
+            asked.parts = parts;
+        }
         self
     }
 
@@ -93,27 +113,18 @@ impl Ticket {
         self
     }
 
-    fn parts(&self) -> Vec<StorePart> {
-        std::mem::take(&mut *self.parts.lock())
-    }
-
-    fn take(&self) -> Result<(Op, Durability), Failure> {
+    fn take(&self) -> Result<Asked, Failure> {
         let taken = self.asked.lock().take();
         taken.ok_or_else(|| Failure::new("internal", "this ticket was waited for already", None))
     }
 
-    fn answered_ahead(
-        &self,
-        py: Python<'_>,
-        op: Op,
-        durability: Durability,
-    ) -> Result<Outcome, store::Error> {
-        let submit = |op| self.store.submit_here(op, durability).wait();
+    fn answered_ahead(&self, py: Python<'_>, asked: Asked) -> Result<Outcome, store::Error> {
+        let submit = |op| self.store.submit_here(op, asked.durability).wait();
         match self.store.is_shared() {
             // A database answers in a round trip.
-            true => py.detach(|| self.store.ahead(op).unwrap_or_else(submit)),
+            true => py.detach(|| self.store.ahead(asked.op).unwrap_or_else(submit)),
             // A file answers in microseconds, so the interpreter's lock is not released.
-            false => self.store.ahead(op).unwrap_or_else(|op| py.detach(|| submit(op))),
+            false => self.store.ahead(asked.op).unwrap_or_else(|op| py.detach(|| submit(op))),
         }
     }
 }
@@ -124,12 +135,12 @@ impl Drop for Ticket {
             // The other process submits it. A store cannot be closed in this process.
             return std::mem::forget(self.store.clone());
         }
-        if let Ok((op, durability)) = self.take() {
+        if let Ok(asked) = self.take() {
             // Submitted in the order in which they must be committed.
-            for part in self.parts() {
+            for part in asked.parts {
                 drop(self.store.submit(part.into(), Durability::Committed));
             }
-            drop(self.store.submit(op, durability));
+            drop(self.store.submit(asked.op, asked.durability));
         }
     }
 }
@@ -139,18 +150,12 @@ impl Ticket {
     /// Blocks until the commit, without the interpreter's lock, and returns the answer. An opening that may be answered
     /// ahead does not wait for the commit.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (op, durability) = self.take()?;
-        if self.may_be_ahead {
-            self.is_ahead.store(true, Relaxed);
-            return answer(py, self.answered_ahead(py, op, durability), self.hand.as_deref());
-        }
-        let after = self.after();
-        let outcome = py.detach(|| {
-            for part in self.parts() {
-                self.store.submit_here(part.into(), Durability::Committed).wait()?;
-            }
-            self.store.submit_here(op, durability).wait().inspect(|_| after())
-        });
+        let asked = self.take()?;
+        self.is_ahead.store(self.may_be_ahead, Relaxed);
+        let outcome = match self.may_be_ahead {
+            true => self.answered_ahead(py, asked),
+            false => py.detach(|| asked.submit_here(self.store.as_ref())),
+        };
         answer(py, outcome, self.hand.as_deref())
     }
 
@@ -166,32 +171,16 @@ impl Ticket {
         let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
         let future = running.call_method0(intern!(py, "create_future"))?;
         let letter = Letter { to: future.clone().unbind(), hand: self.hand.clone() };
-        let (op, durability) = self.take()?;
-        let parts = self.parts();
-        if parts.is_empty() && self.after.lock().is_none() {
+        let asked = self.take()?;
+        if asked.parts.is_empty() && asked.after.is_none() {
             // Submitted at once: no parts come first, and no action follows.
-            self.post.when(self.store.submit(op, durability), letter);
+            self.post.when(self.store.submit(asked.op, asked.durability), letter);
             return Ok(future);
         }
-        let (store, post, after) = (self.store.clone(), self.post.clone(), self.after());
-        self.post.runtime().spawn(async move {
-            let outcome = behind(store, parts, op, durability).await;
-            post.send(letter, outcome.inspect(|_| after()));
-        });
+        let (store, post) = (self.store.clone(), self.post.clone());
+        self.post.runtime().spawn(async move { post.send(letter, asked.submit(store).await) });
         Ok(future)
     }
-}
-
-async fn behind(
-    store: Arc<dyn Store>,
-    parts: Vec<StorePart>,
-    op: Op,
-    durability: Durability,
-) -> Result<Outcome, store::Error> {
-    for part in parts {
-        store.submit(part.into(), Durability::Committed).await?;
-    }
-    store.submit(op, durability).await
 }
 
 // --- Answers: outcomes of operations as Python values.
