@@ -446,37 +446,6 @@ fn is_behind(line: &str) -> bool {
     command.trim_end().ends_with(" &")
 }
 
-#[cfg(test)]
-mod tests_of_cut_short {
-    use super::*;
-
-    #[test]
-    fn command_in_the_foreground_or_in_a_substitution_was_cut_short() {
-        let check = |jobs: &str, command: &str, read_from: &[u32], wanted: bool| {
-            let at_exit = AtExit { jobs, command, read_from };
-            assert_eq!(at_exit.is_cut_short(), wanted, "{jobs:?} {command:?} {read_from:?}");
-        };
-        check("", "exit 0", &[], false);
-        check("[1]    845 Running                 sleep 3", "sleep 3", &[845], true);
-        check("[1]+   864 Running                 sleep 2 &", "exit 0", &[864], false);
-        check("[1]+   864 Running      sleep 2 &\n[2]    865 Running      sleep 3", "sleep 3", &[], true);
-        check("[1]-   864 Running      sleep 2 &\n[2]+   865 Running      sleep 3 &", "true", &[], false);
-        check("[1]   1035 Running       sleep 3\n      1036            | cat", "cat", &[], true);
-        check("[1]+  1035 Running       sleep 3\n      1036            | cat &", "cat", &[1035, 1036], false);
-        check("[1]+  1035 Running       sleep 3 &  (wd: /a (b) & c)", "true", &[], false);
-        check("[1]+  1035 Running       cat <<E\na & b\nE &", "true", &[], false);
-        check("[1]+   864 Running                 sleep 2 &", "wait", &[], true);
-        check("[1]+   864 Running                 sleep 2 &", "wait 863", &[], false);
-        check("", "wait", &[], false);
-        check("", "x=$(sleep 3)", &[77], true);
-        check("", "x=`sleep 3`", &[77], true);
-        // A background job and a process substitution may still run at a normal end.
-        check("[1]+    77 Running       sleep 9 &", "x=$(true)", &[77], false);
-        check("", "echo done", &[78], false);
-        check("", "x=$(true)", &[], false);
-    }
-}
-
 // --- `outlast shell-init`, and the words that its functions say.
 
 /// Print shell functions that keep a loop's task over any death
@@ -630,4 +599,35 @@ pub struct EndArgs {
     /// Last command that the shell began, as in `$BASH_COMMAND`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub command: String,
+}
+
+#[cfg(test)]
+mod tests_of_cut_short {
+    use super::*;
+
+    #[test]
+    fn command_in_the_foreground_or_in_a_substitution_was_cut_short() {
+        let check = |jobs: &str, command: &str, read_from: &[u32], wanted: bool| {
+            let at_exit = AtExit { jobs, command, read_from };
+            assert_eq!(at_exit.is_cut_short(), wanted, "{jobs:?} {command:?} {read_from:?}");
+        };
+        check("", "exit 0", &[], false);
+        check("[1]    845 Running                 sleep 3", "sleep 3", &[845], true);
+        check("[1]+   864 Running                 sleep 2 &", "exit 0", &[864], false);
+        check("[1]+   864 Running      sleep 2 &\n[2]    865 Running      sleep 3", "sleep 3", &[], true);
+        check("[1]-   864 Running      sleep 2 &\n[2]+   865 Running      sleep 3 &", "true", &[], false);
+        check("[1]   1035 Running       sleep 3\n      1036            | cat", "cat", &[], true);
+        check("[1]+  1035 Running       sleep 3\n      1036            | cat &", "cat", &[1035, 1036], false);
+        check("[1]+  1035 Running       sleep 3 &  (wd: /a (b) & c)", "true", &[], false);
+        check("[1]+  1035 Running       cat <<E\na & b\nE &", "true", &[], false);
+        check("[1]+   864 Running                 sleep 2 &", "wait", &[], true);
+        check("[1]+   864 Running                 sleep 2 &", "wait 863", &[], false);
+        check("", "wait", &[], false);
+        check("", "x=$(sleep 3)", &[77], true);
+        check("", "x=`sleep 3`", &[77], true);
+        // A background job and a process substitution may still run at a normal end.
+        check("[1]+    77 Running       sleep 9 &", "x=$(true)", &[77], false);
+        check("", "echo done", &[78], false);
+        check("", "x=$(true)", &[], false);
+    }
 }

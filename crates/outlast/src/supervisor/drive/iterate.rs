@@ -305,42 +305,6 @@ fn judge_until(exit: Exit) -> Until {
     }
 }
 
-#[cfg(test)]
-mod tests_of_input {
-    use super::*;
-
-    #[test]
-    fn only_success_ends_a_loop_and_a_command_that_is_not_there_is_a_mistake() {
-        for (exit, wanted) in [
-            (Exit::code(0), Until::Met),
-            (Exit::code(1), Until::NotYet),
-            (Exit::code(2), Until::NotYet),
-            (Exit::signal(9), Until::NotYet),
-            (Exit::code(126), Until::NotRun(126)),
-            (Exit::code(127), Until::NotRun(127)),
-        ] {
-            assert_eq!(judge_until(exit), wanted, "{exit}");
-        }
-    }
-
-    #[test]
-    fn an_input_is_a_regular_file_that_can_be_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let check = |name: &str, wanted: Result<&[u8], &str>| {
-            let path = dir.path().join(name);
-            match (read_input(path.to_str().unwrap()), wanted) {
-                (Ok(bytes), Ok(wanted)) => assert_eq!(bytes, wanted),
-                (Err(e), Err(wanted)) => assert!(e.to_string().contains(wanted), "{e}"),
-                (had, _) => panic!("{name}: {:?}", had.map_err(|e| e.to_string())),
-            }
-        };
-        std::fs::write(dir.path().join("prompt"), b"do it\xff\n").unwrap();
-        check("prompt", Ok(b"do it\xff\n"));
-        check("missing", Err("No such file"));
-        check(".", Err("it is no regular file"));
-    }
-}
-
 // --- Progress of a loop's iteration: git's HEAD, the worktree and the task context as one digest.
 //
 // Two iterations with the same mark changed nothing that lasts.
@@ -470,6 +434,42 @@ fn changes(status: &[u8]) -> Vec<Change<'_>> {
         found.push(Change { line, path, tracked: line[0] != b'?' });
     }
     found
+}
+
+#[cfg(test)]
+mod tests_of_input {
+    use super::*;
+
+    #[test]
+    fn only_success_ends_a_loop_and_a_command_that_is_not_there_is_a_mistake() {
+        for (exit, wanted) in [
+            (Exit::code(0), Until::Met),
+            (Exit::code(1), Until::NotYet),
+            (Exit::code(2), Until::NotYet),
+            (Exit::signal(9), Until::NotYet),
+            (Exit::code(126), Until::NotRun(126)),
+            (Exit::code(127), Until::NotRun(127)),
+        ] {
+            assert_eq!(judge_until(exit), wanted, "{exit}");
+        }
+    }
+
+    #[test]
+    fn an_input_is_a_regular_file_that_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |name: &str, wanted: Result<&[u8], &str>| {
+            let path = dir.path().join(name);
+            match (read_input(path.to_str().unwrap()), wanted) {
+                (Ok(bytes), Ok(wanted)) => assert_eq!(bytes, wanted),
+                (Err(e), Err(wanted)) => assert!(e.to_string().contains(wanted), "{e}"),
+                (had, _) => panic!("{name}: {:?}", had.map_err(|e| e.to_string())),
+            }
+        };
+        std::fs::write(dir.path().join("prompt"), b"do it\xff\n").unwrap();
+        check("prompt", Ok(b"do it\xff\n"));
+        check("missing", Err("No such file"));
+        check(".", Err("it is no regular file"));
+    }
 }
 
 #[cfg(test)]
