@@ -10,11 +10,13 @@ use std::{
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::{self, JoinHandle},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     Id,
@@ -128,7 +130,7 @@ impl Writer {
 
     /// Number of bytes that the pack has so far.
     pub fn size(&self) -> u64 {
-        self.output.as_ref().map_or(0, |output| lock(output).at)
+        self.output.as_ref().map_or(0, |output| output.lock().at)
     }
 
     /// Appends an object that the pack does not have yet. Of many, threads compress some: an error may be returned later.
@@ -178,7 +180,7 @@ impl Writer {
         self.settle()?;
         let what = || self.path.display().to_string();
         let Some(output) = self.output.take() else { return Ok(None) };
-        let Output { file, rows, .. } = &mut *lock(&output);
+        let Output { file, rows, .. } = &mut *output.lock();
         let mut table = Vec::with_capacity(rows.len() * ROW);
         for row in &*rows {
             table.extend(row.id.0);
@@ -220,7 +222,7 @@ impl Writer {
 fn help(queue: &Mutex<Receiver<(Id, Vec<u8>)>>, output: &Mutex<Output>) -> io::Result<()> {
     let mut compressor = Compressor::new(LEVEL)?;
     loop {
-        let next = lock(queue).recv();
+        let next = queue.lock().recv();
         let Ok((id, content)) = next else { return Ok(()) };
         compress(&mut compressor, output, id, &content)?;
     }
@@ -229,7 +231,7 @@ fn help(queue: &Mutex<Receiver<(Id, Vec<u8>)>>, output: &Mutex<Output>) -> io::R
 fn compress(compressor: &mut Compressor, output: &Mutex<Output>, id: Id, content: &[u8]) -> io::Result<()> {
     let compressed = compressor.compress(content)?;
     let stored = if compressed.len() < content.len() { &compressed } else { content };
-    let Output { file, at, rows } = &mut *lock(output);
+    let Output { file, at, rows } = &mut *output.lock();
     if let Err(e) = fault::point("pack write") {
         let _ = file.write_all(&stored[..stored.len() / 2]).and_then(|()| file.flush());
         return Err(e);
@@ -238,10 +240,6 @@ fn compress(compressor: &mut Compressor, output: &Mutex<Output>, id: Id, content
     rows.push(Row { id, at: *at, stored: stored.len() as u32, length: content.len() as u32 });
     *at += stored.len() as u64;
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes names of a directory durable.

@@ -29,11 +29,12 @@ use std::{
         unix::net::UnixStream,
     },
     ptr,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags},
     net::SendFlags,
@@ -409,7 +410,7 @@ pub fn pid() -> Option<u32> {
 /// without a guardian.
 pub fn tell(line: &str) -> io::Result<()> {
     let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
-    let mut told = guardian.told.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut told = guardian.told.lock();
     line.clone_into(&mut told);
     (&guardian.link).write_all(format!("{TOLD}{line}\n").as_bytes())
 }
@@ -436,7 +437,7 @@ pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
         // The guardian never writes: this returns at its death.
         let _ = (&guardian.link).read(&mut [0]);
         spawn::close();
-        end(&guardian.told.lock().unwrap_or_else(PoisonError::into_inner));
+        end(&guardian.told.lock());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     };
     thread::Builder::new().name("outlast-guarded".into()).stack_size(256 << 10).spawn(watch).map(drop)

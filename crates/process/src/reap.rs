@@ -12,11 +12,11 @@ use std::{
     io,
     os::fd::OwnedFd,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::{
     io::Errno,
     process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
@@ -32,7 +32,7 @@ use super::{
 static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 pub(super) fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
-    AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
+    AWAITED.lock()
 }
 
 /// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`), so that a process that lost its
@@ -131,13 +131,9 @@ fn reap(pid: u32) -> Option<Exit> {
 /// Pids of helpers that are not reaped, so that none of them can be another process's.
 static HELPERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-fn helpers() -> MutexGuard<'static, BTreeSet<u32>> {
-    HELPERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns whether a process is a helper of this one.
 pub(super) fn is_helper(pid: u32) -> bool {
-    helpers().contains(&pid)
+    HELPERS.lock().contains(&pid)
 }
 
 /// Child that is neither reaped as an orphan nor ended with a run's processes. One that is dropped alive is killed.
@@ -151,7 +147,7 @@ impl Helper {
         let mut awaited = awaited();
         let child = command.spawn()?;
         awaited.insert(child.id());
-        helpers().insert(child.id());
+        HELPERS.lock().insert(child.id());
         Ok(Helper(child))
     }
 
@@ -198,7 +194,7 @@ impl Drop for Helper {
         let _ = self.0.wait();
         let mut awaited = awaited();
         awaited.remove(&self.0.id());
-        helpers().remove(&self.0.id());
+        HELPERS.lock().remove(&self.0.id());
     }
 }
 
@@ -299,7 +295,7 @@ mod tests {
                 assert!(Tree::of_ours(Marker::new([])).unwrap().survivors().unwrap().is_empty());
                 assert_eq!(ended.ends_within(Duration::MAX).unwrap().unwrap().code(), Some(7));
                 assert!(lives.ends_within(Duration::ZERO).unwrap().is_none());
-                assert!(helpers().is_empty() && awaited().is_empty());
+                assert!(HELPERS.lock().is_empty() && awaited().is_empty());
             },
         );
     }

@@ -8,13 +8,14 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, Mutex, Once, PoisonError,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
 };
 
+use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags},
     fs::Mode,
@@ -186,7 +187,7 @@ impl Child {
 
     /// Reaps the child if it has ended and returns its exit; `None` while it runs.
     pub fn try_wait(&self) -> io::Result<Option<Exit>> {
-        let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exit = self.exit.lock();
         if exit.is_none() {
             let mut awaited = awaited();
             let id = WaitId::PidFd(self.pidfd.as_fd());
@@ -212,7 +213,7 @@ impl Child {
     pub fn signal_group(&self, signal: Signal) -> io::Result<()> {
         // While the lock is held and there is no exit, the child is unreaped, so neither its pid nor its group's
         // is reused.
-        let exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
+        let exit = self.exit.lock();
         match proc_table::raw(self.id.pid) {
             Some(group) if self.own_group && exit.is_none() => {
                 match rustix::process::kill_process_group(group, signal) {
@@ -234,7 +235,7 @@ impl AsFd for Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if self.exit.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if self.exit.get_mut().is_none() {
             awaited().remove(&self.id.pid);
         }
     }

@@ -1,13 +1,11 @@
 //! Engine inside another program, such as the Python package: the store and proxy that `outlast serve` would
 //! have there. Variables and settings mean the same in both.
 
-use std::{
-    ffi::OsString,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{ffi::OsString, sync::Arc};
 
 use outlast_core::envelope::Limits;
 use outlast_server::door::{Access, Config, Observer};
+use parking_lot::Mutex;
 
 use crate::{
     cli::shared::{Chosen, Globals, LimitArgs},
@@ -42,7 +40,7 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
 pub fn tells_outages() -> Observer {
     let outage = Mutex::new(CurrentOutage::new("start the program again"));
     Arc::new(move |seen| {
-        let told = outage.lock().unwrap_or_else(PoisonError::into_inner).note(seen);
+        let told = outage.lock().note(seen);
         told.iter().for_each(|text| say(text));
     })
 }

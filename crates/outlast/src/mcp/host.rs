@@ -1,14 +1,7 @@
 //! Carries a session's deeds out: the client, the server, the ledger. Its client is at this process's standard input and
 //! output, or at `/mcp/NAME`, where each session has a recorder.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, ffi::OsString, io, sync::Arc, thread, time::Duration};
 
 use outlast_core::{store::Store, words::RunNo};
 use outlast_server::mcp::{
@@ -16,6 +9,7 @@ use outlast_server::mcp::{
     recorder::{Caller, Mark, OutgoingLine, Recorders},
     remote::{Heard, Remote, Target},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -127,14 +121,14 @@ struct Marks(Arc<Mutex<Vec<tokio::task::JoinHandle<()>>>>);
 
 impl Marks {
     fn add(&self, mark: tokio::task::JoinHandle<()>) {
-        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut marks = self.0.lock();
         marks.retain(|mark| !mark.is_finished());
         marks.push(mark);
     }
 
     /// Waits until all marks are stored.
     async fn made(&self) {
-        let marks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let marks = std::mem::take(&mut *self.0.lock());
         for mark in marks {
             let _ = mark.await;
         }
@@ -337,8 +331,7 @@ impl Face {
     /// Ends all sessions: answers of calls that are out are awaited for a short while, and recorded.
     pub async fn finish(self) {
         self.front.close();
-        let recorders =
-            std::mem::take(&mut *self.serving.recorders.lock().unwrap_or_else(PoisonError::into_inner));
+        let recorders = std::mem::take(&mut *self.serving.recorders.lock());
         let all = async {
             for recorder in recorders {
                 let _ = recorder.task.await;
@@ -363,7 +356,7 @@ impl Recorders for Serving {
     ) -> Option<mpsc::UnboundedSender<Vec<u8>>> {
         let server = self.servers.get(name)?.clone();
         let (lines, client) = mpsc::unbounded_channel();
-        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorders = self.recorders.lock();
         recorders.retain(|recorder| !recorder.task.is_finished());
         // What a client that is gone has left is settled before the same call is looked for.
         let leaving = recorders

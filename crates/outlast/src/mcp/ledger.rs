@@ -1,10 +1,6 @@
 //! The recorder's side of the store: reserves tool calls, asks for approvals, records answers.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
@@ -23,6 +19,7 @@ use outlast_server::{
     mcp::message::{self, ToolCall},
     node::Node,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     sync::{OnceCell, watch},
@@ -256,7 +253,7 @@ impl Ledger {
                 }
                 Reserved::InDoubt { seq } => Ok(self.doubt(seq, &call.tool)),
                 Reserved::InFlight { seq } => {
-                    let unclosed = self.unclosed().remove(&seq);
+                    let unclosed = self.unclosed.lock().remove(&seq);
                     match unclosed {
                         Some(opening) => drop(self.give_up(opening, &call.tool, None).await?),
                         None => tokio::time::sleep(LOOK).await,
@@ -267,15 +264,11 @@ impl Ledger {
         }
     }
 
-    fn unclosed(&self) -> MutexGuard<'_, HashMap<Seq, Opening>> {
-        self.unclosed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Passes on what became of a step of an open call. The client gives up a call whose step failed: its entry is
     /// remembered as [`unclosed`](Self::unclosed).
     fn step<T>(&self, opening: Opening, outcome: Result<T, store::Error>) -> Result<T, CliError> {
         if outcome.is_err() {
-            self.unclosed().insert(opening.seq, opening);
+            self.unclosed.lock().insert(opening.seq, opening);
         }
         Ok(outcome?)
     }

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener},
-    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -19,6 +18,7 @@ use outlast_core::{
     words::{Cause, Clock as _, ManualClock, Outage, RunId, Slot},
 };
 use outlast_server::notify::{Secret, Target};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::*;
@@ -63,7 +63,7 @@ impl Hook {
                 let status = answers();
                 if status == 200 {
                     let body = String::from_utf8(body).unwrap();
-                    keep.lock().unwrap_or_else(PoisonError::into_inner).push((id, body));
+                    keep.lock().push((id, body));
                 }
                 let answer = format!(
                     "HTTP/1.1 {status} x\r\nlocation: http://{address}/else\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -75,7 +75,7 @@ impl Hook {
     }
 
     fn taken(&self) -> Vec<(String, String)> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.taken.lock().clone()
     }
 
     fn notify(&self) -> Notify {

@@ -1,11 +1,9 @@
 //! The host's clock and random numbers, behind the domain's traits, and this process's umask and runtimes.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::{Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use outlast_core::words::{Clock, Entropy, JumpFilter, Micros};
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::program::error::{CliError, MachineError};
@@ -34,7 +32,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
         let micros = |d: std::time::Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
-        let mut jumps = self.jumps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jumps = self.jumps.lock();
         let wall = Micros(match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => micros(since),
             Err(before) => -micros(before.duration()),

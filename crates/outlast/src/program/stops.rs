@@ -8,7 +8,7 @@ use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -18,6 +18,7 @@ use outlast_core::{
     store::{Answer, Durability, Error, Question, Store, Ticket},
     words::Seq,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{context::Context, told};
@@ -129,10 +130,10 @@ impl Stops {
     /// Says where this process is, if the outcome makes the operation a boundary, and waits until it may go on.
     fn stop(&self, act: Act, outcome: &Outcome) {
         let opened = |seq: Seq, is_tool: bool, name: String| {
-            self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(seq, (is_tool, name));
+            self.opened.lock().insert(seq, (is_tool, name));
         };
         let name_of = |seq: Seq| {
-            let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = self.opened.lock();
             opened.get(&seq).cloned().unwrap_or_default()
         };
         let (moment, what) = match (act, outcome) {
@@ -162,7 +163,7 @@ impl Stops {
         };
         // A line to a crash test that is gone holds nobody up.
         if let Ok(said) = serde_json::to_string(&Stop { moment, what }) {
-            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut line = self.line.lock();
             let _ = writeln!(line.get_mut(), "{said}").and_then(|()| line.read_line(&mut String::new()));
         }
     }

@@ -8,10 +8,7 @@
 //! supervisor that was stopped could not. The supervisor looks as well, for a guardian that was stopped. A renewal of
 //! the same instance proves that nobody has claimed the run, and thaws; if the fence has moved, the agent is killed.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     call::membership::Lease,
@@ -26,6 +23,7 @@ use outlast_process::{
     tree::{Marker, Tree},
 };
 use outlast_server::node::{self, HEARTBEAT, Node};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::drive::attempt::Hold;
@@ -74,7 +72,7 @@ impl Beat {
     /// Records that an attempt of `instance` is open from now on, so that heartbeats post its active time.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
         self.attempts.open(&self.node, self.run, attempt, instance, true);
-        *self.attempt() = Some((attempt, instance));
+        *self.open.lock() = Some((attempt, instance));
         // Of an instance that was declared dead since, nothing is trusted.
         self.cut_off.begin(self.renewed_at(instance).unwrap_or(0));
         self.word.send_replace(Word { attempt: Some((attempt, instance)), ..Word::default() });
@@ -83,12 +81,12 @@ impl Beat {
     /// Records that the attempt is over. Returns the active time in milliseconds that no heartbeat has posted yet.
     pub fn close(&self) -> i64 {
         self.cut_off.end();
-        self.attempt().take().map_or(0, |(attempt, _)| self.attempts.close(&self.node, self.run, attempt))
+        self.open.lock().take().map_or(0, |(attempt, _)| self.attempts.close(&self.node, self.run, attempt))
     }
 
     /// Sends a heartbeat at once, for example after a refused call, to learn whether the run is halted.
     pub async fn now(&self) {
-        let open = *self.attempt();
+        let open = *self.open.lock();
         // The proxy may have learnt of the verdict first and registered this process anew.
         if open.is_some_and(|(_, instance)| instance != self.node.instance()) {
             self.word.send_if_modified(|word| word.hear(open, None, true));
@@ -126,10 +124,6 @@ impl Beat {
                 let _ = tokio::task::spawn_blocking(move || node.sweep()).await;
             }
         }
-    }
-
-    fn attempt(&self) -> MutexGuard<'_, Option<(AttemptNo, InstanceNo)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -214,13 +208,13 @@ impl CutOff {
 
     /// Begins the watch over an attempt. `renewed_at_ms`: submission of its instance's newest renewal.
     pub fn begin(&self, renewed_at_ms: u64) {
-        *self.attempt() = self.trust_ms.map(|_| Trusted::default());
+        *self.attempt.lock() = self.trust_ms.map(|_| Trusted::default());
         self.renewed(renewed_at_ms);
     }
 
     /// Notes the tree by which the attempt's processes are found. Errors: `/proc` cannot be read.
     pub fn find_by(&self, hold: &Hold) -> std::io::Result<()> {
-        if let Some(open) = self.attempt().as_mut() {
+        if let Some(open) = self.attempt.lock().as_mut() {
             open.tree = Some(hold.tree(Marker::new([]))?);
         }
         Ok(())
@@ -229,7 +223,7 @@ impl CutOff {
     /// Notes that a renewal of the attempt's instance succeeded that was submitted at `at_ms` of CLOCK_BOOTTIME.
     pub fn renewed(&self, at_ms: u64) {
         let Some(trust_ms) = self.trust_ms else { return };
-        if let Some(open) = self.attempt().as_mut() {
+        if let Some(open) = self.attempt.lock().as_mut() {
             open.until_ms = at_ms.saturating_add(trust_ms);
             // A stopped guardian reads a later one when it goes on.
             let _ = guardian::trust_until(Some(open.until_ms));
@@ -238,14 +232,14 @@ impl CutOff {
 
     /// Ends the watch: nobody of the attempt is left.
     pub fn end(&self) {
-        if self.attempt().take().is_some() {
+        if self.attempt.lock().take().is_some() {
             let _ = guardian::trust_until(None);
         }
     }
 
     /// Returns whether the agent stands still, or has to.
     pub fn is_on(&self) -> bool {
-        self.attempt().as_ref().is_some_and(|open| boottime_ms() >= open.until_ms)
+        self.attempt.lock().as_ref().is_some_and(|open| boottime_ms() >= open.until_ms)
     }
 
     /// Waits until the agent has to stand still.
@@ -267,10 +261,10 @@ impl CutOff {
 
     /// Freezes what the guardian should have frozen, or thaws it. What fails is tried again at the next look.
     fn look(&self) {
-        let due = self.attempt().clone().filter(|open| boottime_ms() >= open.until_ms);
+        let due = self.attempt.lock().clone().filter(|open| boottime_ms() >= open.until_ms);
         self.tell(due.is_some());
         let late = due.filter(|open| boottime_ms() >= open.until_ms.saturating_add(GUARDIAN_MS));
-        let mut frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frozen = self.frozen.lock();
         let _ = match late.and_then(|open| open.tree) {
             Some(tree) => frozen.freeze(&tree).map(drop),
             None => frozen.thaw(),
@@ -278,7 +272,7 @@ impl CutOff {
     }
 
     fn tell(&self, is_due: bool) {
-        let mut attempt = self.attempt();
+        let mut attempt = self.attempt.lock();
         let Some(open) = attempt.as_mut() else { return };
         if std::mem::replace(&mut open.said, is_due) == is_due {
             return;
@@ -294,10 +288,6 @@ impl CutOff {
                 say("the store has taken a heartbeat: the run is still held here, and the agent goes on")
             }
         }
-    }
-
-    fn attempt(&self) -> MutexGuard<'_, Option<Trusted>> {
-        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

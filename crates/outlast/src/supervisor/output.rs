@@ -8,11 +8,12 @@ use std::{
     io::{self, Read as _},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::JoinHandle,
 };
 
 use outlast_core::words::{AttemptNo, Clock};
+use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags},
     fs::FileType,
@@ -172,7 +173,7 @@ struct Kept {
 
 impl Kept {
     fn take(&self, bytes: &[u8]) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.log.lock();
         if let Some(Err(e)) = log.as_mut().map(|log| log.write(bytes)) {
             *log = None;
             say(&format!("what the agent prints is not kept any more: {e}"));

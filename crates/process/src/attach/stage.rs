@@ -12,10 +12,11 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::{process::Signal, termios::Winsize};
 
 use super::{
@@ -90,7 +91,7 @@ pub enum Left {
 impl Stage {
     /// Prepares the stage for an attempt, whose agent has the terminal `pty`; `None`: it has no terminal of its own.
     pub fn open(&self, pty: Option<Pty>) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.screen = Screen::default();
         inner.pressed = None;
         inner.pty = pty;
@@ -98,11 +99,11 @@ impl Stage {
 
     /// Returns the size for an agent's terminal: the clients' latest, or [`terminal::USUAL`].
     pub fn size(&self) -> Winsize {
-        self.inner().size.unwrap_or(terminal::USUAL)
+        self.inner.lock().size.unwrap_or(terminal::USUAL)
     }
 
     pub fn resize(&self, size: Winsize) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.size = Some(size);
         if let Some(pty) = &inner.pty {
             pty.resize(size);
@@ -111,7 +112,7 @@ impl Stage {
 
     /// Tells the clients that the attempt has begun.
     pub fn begun(&self, run: &str, attempt: i64) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let begun = Frame::Begun { pty: inner.pty.is_some(), attempt, run: run.to_owned() };
         inner.begun = Some(begun.clone());
         self.tell_all(inner, &begun);
@@ -120,25 +121,24 @@ impl Stage {
     /// Sends output of the agent to the clients. Waits while the run's own terminal does not take it, unless `hurries`
     /// returns true.
     pub fn print(&self, bytes: &[u8], hurries: &dyn Fn() -> bool) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.screen.print(bytes);
         let holds_up = |c: &Client| c.is_owner && !c.leaves && c.bytes > MOST_WAITING;
         while inner.clients.iter().any(holds_up) && !hurries() {
             // Polls with a timeout, because a change of `hurries` does not signal this condition.
-            let waited = self.changed.wait_timeout(inner, Duration::from_millis(200));
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut inner, Duration::from_millis(200));
         }
         self.tell_all(inner, &Frame::Printed(bytes.to_vec()));
     }
 
     /// Sends a line of the supervisor's text to the clients.
     pub fn say(&self, text: &str) {
-        self.tell_all(self.inner(), &Frame::Said(text.to_owned()));
+        self.tell_all(self.inner.lock(), &Frame::Said(text.to_owned()));
     }
 
     /// Ends the attempt, and tells the clients how to undo its terminal modes.
     pub fn close(&self) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.pty = None;
         if inner.begun.take().is_some() {
             let undo = inner.screen.undo();
@@ -149,14 +149,14 @@ impl Stage {
 
     /// Returns whether the agent's exit follows a Ctrl-C that a person typed.
     pub fn is_interrupted(&self, exit: Option<Exit>) -> bool {
-        let Some(pressed) = self.inner().pressed else { return false };
+        let Some(pressed) = self.inner.lock().pressed else { return false };
         is_interruption(pressed.is_signal, pressed.at.elapsed(), exit)
     }
 
     /// Tells the clients that the supervisor ends with this exit code. Returns when they have read it, or after 2 s.
     pub fn over(&self, code: u8) {
         let until = Instant::now() + LAST_WORDS;
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         for client in &mut inner.clients {
             client.put(&Frame::Over(code).encode().into());
             client.leaves = true;
@@ -167,8 +167,7 @@ impl Stage {
             if left.is_zero() {
                 return;
             }
-            let waited = self.changed.wait_timeout(inner, left);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut inner, left);
         }
     }
 
@@ -194,14 +193,14 @@ impl Stage {
         let writer = std::thread::Builder::new().name("outlast-client".into()).stack_size(128 << 10);
         writer.spawn(move || stage.write(no, to))?;
         let left = self.listen(&mut frames, &mut from, is_owner);
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.clients.retain(|c| c.no != no);
         self.changed.notify_all();
         Ok(left)
     }
 
     fn join(&self, is_owner: bool) -> u64 {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.next += 1;
         let mut client =
             Client { no: inner.next, is_owner, waiting: VecDeque::new(), bytes: 0, leaves: false };
@@ -223,13 +222,13 @@ impl Stage {
 
     fn listen(&self, frames: &mut Frames, from: &mut UnixStream, is_owner: bool) -> Left {
         loop {
-            let pty = || self.inner().pty.clone();
+            let pty = || self.inner.lock().pty.clone();
             match frames.read(from) {
                 Ok(Some(Frame::Keys(keys))) => {
                     let Some(pty) = pty() else { continue };
                     if keys.contains(&0x03) {
                         let is_signal = pty.raises_signals();
-                        self.inner().pressed = Some(Pressed { at: Instant::now(), is_signal });
+                        self.inner.lock().pressed = Some(Pressed { at: Instant::now(), is_signal });
                     }
                     // Done without the lock: an agent that does not read then holds up only the client that
                     // types. An agent that has gone reads no keys.
@@ -255,7 +254,7 @@ impl Stage {
     /// Writes the bytes that wait for a client, until the client is gone.
     fn write(&self, no: u64, mut to: UnixStream) {
         loop {
-            let mut inner = self.inner();
+            let mut inner = self.inner.lock();
             let bytes = loop {
                 let Some(client) = inner.clients.iter_mut().find(|c| c.no == no) else { return };
                 if let Some(bytes) = client.waiting.pop_front() {
@@ -265,7 +264,7 @@ impl Stage {
                 if client.leaves {
                     break None;
                 }
-                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut inner);
             };
             self.changed.notify_all();
             if bytes.is_none() {
@@ -296,10 +295,6 @@ impl Stage {
             client.put(&bytes);
         }
         self.changed.notify_all();
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -480,7 +475,7 @@ mod tests {
         let stage = Arc::new(Stage::default());
         let (mut owner, owned) = client(&stage, true);
         let (mut slow, watched) = client(&stage, false);
-        while stage.inner().clients.len() < 2 {
+        while stage.inner.lock().clients.len() < 2 {
             std::thread::yield_now();
         }
         let printer = {
@@ -493,7 +488,7 @@ mod tests {
             })
         };
         // The owner is behind by more than is kept for any other client.
-        let is_behind = || stage.inner().clients.iter().any(|c| c.is_owner && c.bytes > MOST_WAITING);
+        let is_behind = || stage.inner.lock().clients.iter().any(|c| c.is_owner && c.bytes > MOST_WAITING);
         while !is_behind() && !printer.is_finished() {
             std::thread::yield_now();
         }

@@ -1,14 +1,9 @@
 //! Deaths of the processes below a crash test. Who dies is found in the process table when it dies: nothing is told by name.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, io, sync::Arc, thread, time::Duration};
 
 use outlast_process::proc_table::{self, ProcId, Stat};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::cli::crashtest::Kind;
@@ -38,7 +33,7 @@ impl Below {
 
     /// Keeps the test from being ended by a signal, or waits for the end of this process if that has begun.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gate.lock()
     }
 
     /// Kills what `kind` says below the process `top`, which is `outlast run`, `outlast resume` or a bare command. Returns

@@ -9,11 +9,12 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+    sync::Arc,
     thread,
 };
 
 use outlast_mock::recorded::{Asked, Said, Tape};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::{death::Below, live::Live, recording::Recording};
 use crate::{
@@ -60,19 +61,19 @@ impl Stage {
     }
 
     pub fn recording(&self) -> RwLockReadGuard<'_, Recording> {
-        self.recording.read().unwrap_or_else(PoisonError::into_inner)
+        self.recording.read()
     }
 
     /// Asks the real provider what the recording does not have, and adds the answer to it. Errors: why there is none.
     fn answered_live(&self, asked: &Asked) -> Result<usize, String> {
         let live = self.live.as_ref().ok_or_else(String::new)?;
         let answer = live.answer(asked).map_err(|why| format!("; live: {why}"))?;
-        let mut recording = self.recording.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recording = self.recording.write();
         Ok(recording.add(&asked.body, answer))
     }
 
     pub fn scene(&self) -> MutexGuard<'_, Scene> {
-        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scene.lock()
     }
 
     /// Listens at a socket for processes that stop at boundaries. Each connection has a thread, until its process ends.
