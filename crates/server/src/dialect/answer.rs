@@ -3,10 +3,9 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
-use outlast_core::{
-    call::exchange,
-    words::{NanoUsd, ServiceTier, Usage},
-};
+pub use outlast_core::call::exchange::Frame as FrameKind;
+use outlast_core::words::{NanoUsd, ServiceTier, Usage};
+use serde_json::Value;
 
 use super::{
     CostField,
@@ -49,69 +48,36 @@ pub struct UpstreamError {
     pub message: String,
 }
 
-/// Event of a stream, with the bytes that go to the client.
+/// Event of a stream, with the bytes that go to the client; those of a swallowed one do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Bytes to send to the client; see `FrameKind::Swallowed` for the exception.
     pub bytes: Bytes,
-    pub kind: FrameKind,
+    /// `None` for an event that the end of the stream cut off. It must not be sent before an error frame of the proxy: a
+    /// client would read the two as one.
+    pub kind: Option<FrameKind>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameKind {
-    Data,
-    /// First frame with a stop or finish reason. The proxy holds it and later frames back until the call is settled.
-    Stop,
-    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`; or the end of a body whose answer is
-    /// whole. The proxy holds it back too, if there was no `Stop`.
-    Terminal,
-    /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
-    Swallowed,
-    /// Event in which the upstream reports an error in the middle of the stream.
-    Error,
-    /// Event without a part of the answer: a comment, a ping, an empty delta.
-    Ping,
-    /// Event cut off by the end of the stream. Must not be sent before an error frame of the proxy: a client would read
-    /// the two as one.
-    Partial,
-}
-
-impl FrameKind {
-    /// Returns the kind as the call machine counts it; `None` for an event that it does not get.
-    pub fn counted(self) -> Option<exchange::Frame> {
-        match self {
-            FrameKind::Data => Some(exchange::Frame::Data),
-            FrameKind::Ping => Some(exchange::Frame::Ping),
-            FrameKind::Swallowed => Some(exchange::Frame::Swallowed),
-            FrameKind::Stop => Some(exchange::Frame::Stop),
-            FrameKind::Terminal => Some(exchange::Frame::Terminal),
-            FrameKind::Error => Some(exchange::Frame::Error),
-            FrameKind::Partial => None,
-        }
-    }
-}
-
-/// Result of reading one event of a stream.
-pub(super) struct Reading {
-    pub kind: FrameKind,
-    /// Range of the event's data that is cut out before the event goes to the client; `None`: nothing is.
+/// Event that has data, for the reader of its dialect.
+pub(super) struct StreamEvent<'a> {
+    /// Name of the event; empty if it has none.
+    pub name: &'a str,
+    pub bytes: &'a [u8],
+    /// Data of the event; null where it cannot be read. It has come all the same.
+    pub data: Value,
+    /// Range of the bytes that the reader has cut out before the event goes to the client; `None`: nothing is.
     pub cut: Option<Range<usize>>,
-}
-
-impl From<FrameKind> for Reading {
-    fn from(kind: FrameKind) -> Self {
-        Self { kind, cut: None }
-    }
 }
 
 /// Reader of the events of one dialect's stream.
 pub(super) trait EventReader: Send + std::fmt::Debug {
     /// Reads an event, and records its facts in `outcome`.
-    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
+    fn read(&mut self, event: &mut StreamEvent<'_>, outcome: &mut Outcome) -> FrameKind;
 
     /// Takes the clean end of a body without a terminal event. Returns whether the answer is whole all the same; only
     /// then its usage in `outcome` is complete, if one was told.
-    fn ends(&mut self, outcome: &mut Outcome) -> bool;
+    fn ends(&mut self, _outcome: &mut Outcome) -> bool {
+        false
+    }
 }
 
 /// Splits a stream into frames.
@@ -168,7 +134,7 @@ impl AnswerStream {
     /// means nothing.
     ///
     /// A body that ends where its answer is whole needs no terminal event, and a last event no blank line behind it.
-    /// Otherwise a rest is `Partial`, or `Data` if it is blank lines only. An event that was cut says nothing, and may have
+    /// Otherwise a rest has no kind, or `Data` if it is blank lines only. An event that was cut says nothing, and may have
     /// told another usage.
     pub fn finish(&mut self) -> Option<Frame> {
         let (mut frame, is_closed) = match &mut self.framer {
@@ -178,7 +144,7 @@ impl AnswerStream {
             }
             Cutter::Elements(framer) => {
                 let (bytes, closed) = framer.finish();
-                (Frame { bytes, kind: FrameKind::Data }, closed)
+                (Frame { bytes, kind: Some(FrameKind::Data) }, closed)
             }
         };
         let may_end = is_closed || matches!(self.framer, Cutter::Events(_));
@@ -186,18 +152,19 @@ impl AnswerStream {
         let usage = self.outcome.usage;
         if may_end && is_open && self.reader.ends(&mut self.outcome) {
             self.terminal_seen = true;
-            if frame.kind == FrameKind::Partial {
+            if frame.kind.is_none() {
                 self.outcome.usage = usage;
             }
-            if matches!(frame.kind, FrameKind::Swallowed | FrameKind::Partial) {
+            if matches!(frame.kind, Some(FrameKind::Swallowed) | None) {
                 frame.bytes.clear();
             }
-            frame.kind = FrameKind::Terminal;
+            frame.kind = Some(FrameKind::Terminal);
             return Some(frame);
         }
         let is_blank = frame.bytes.iter().all(|b| matches!(b, b'\n' | b'\r'));
-        if !is_closed && !is_blank && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
-            frame.kind = FrameKind::Partial;
+        if !is_closed && !is_blank && !matches!(frame.kind, Some(FrameKind::Terminal | FrameKind::Swallowed))
+        {
+            frame.kind = None;
         }
         (!frame.bytes.is_empty()).then_some(frame)
     }
@@ -205,10 +172,10 @@ impl AnswerStream {
     /// Reads the bytes behind the last blank line.
     fn last_event(&mut self, rest: Bytes, is_closed: bool) -> Frame {
         if rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
-            return Frame { bytes: rest, kind: FrameKind::Data };
+            return Frame { bytes: rest, kind: Some(FrameKind::Data) };
         }
         if !is_closed && !is_readable(&rest) {
-            return Frame { bytes: rest, kind: FrameKind::Partial };
+            return Frame { bytes: rest, kind: None };
         }
         self.frame(rest)
     }
@@ -232,24 +199,27 @@ impl AnswerStream {
                 Event { data: Some(Cow::Borrowed(&bytes[element(&bytes)])), ..Event::default() }
             }
         };
-        let reading = self.reader.read(&event, &mut self.outcome);
-        if let (Some(field), Some(data)) = (&self.cost_field, event.data.as_deref()) {
-            // Several events may tell a cost, each of all that was spent so far.
-            self.outcome.cost = self.outcome.cost.max(field.read(data));
-        }
-        let kind = match reading.kind {
+        let Some(data) = event.data.as_deref() else { return Frame { bytes, kind: Some(FrameKind::Ping) } };
+        let name = std::str::from_utf8(event.name).unwrap_or_default();
+        let mut told =
+            StreamEvent { name, bytes: data, data: parse_json(data).unwrap_or_default(), cut: None };
+        let kind = match self.reader.read(&mut told, &mut self.outcome) {
             FrameKind::Stop if std::mem::replace(&mut self.stop_seen, true) => FrameKind::Data,
             kind => kind,
         };
+        if let Some(field) = &self.cost_field {
+            // Several events may tell a cost, each of all that was spent so far.
+            self.outcome.cost = self.outcome.cost.max(field.read(&told.data));
+        }
         self.terminal_seen |= kind == FrameKind::Terminal;
         // Data over several lines is left as it is: no known server writes it, and no client breaks on it.
-        let bytes = match (reading.cut, event.data_at) {
+        let bytes = match (told.cut, event.data_at) {
             (Some(cut), Some(data)) => {
                 [&bytes[..data.start + cut.start], &bytes[data.start + cut.end..]].concat().into()
             }
             _ => bytes,
         };
-        Frame { bytes, kind }
+        Frame { bytes, kind: Some(kind) }
     }
 }
 
@@ -257,8 +227,7 @@ impl AnswerStream {
 const LABELS: [&str; 4] = ["role", "type", "object", "id"];
 
 /// Returns whether a part of an answer holds anything: a text that is not empty, other than its labels.
-pub(super) fn carries(part: &serde_json::Value) -> bool {
-    use serde_json::Value;
+pub(super) fn carries(part: &Value) -> bool {
     match part {
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
         Value::String(text) => !text.is_empty(),
@@ -276,10 +245,7 @@ fn is_readable(bytes: &[u8]) -> bool {
 }
 
 /// Returns the indices of the choices that tell in the member `reason` why they are at their end.
-pub(super) fn finished<'a>(
-    choices: &'a serde_json::Value,
-    reason: &'a str,
-) -> impl Iterator<Item = u64> + 'a {
+pub(super) fn finished<'a>(choices: &'a Value, reason: &'a str) -> impl Iterator<Item = u64> + 'a {
     let choices = choices.as_array().into_iter().flatten();
     choices.filter(move |choice| text(&choice[reason]).is_some()).map(|c| c["index"].as_u64().unwrap_or(0))
 }
@@ -293,8 +259,7 @@ pub(super) fn grown(before: Option<Usage>, now: Option<Usage>) -> Option<Usage> 
 }
 
 /// Reads the value of an answer's `error` member, an object or any other value; `None` for null and false.
-pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError> {
-    use serde_json::Value;
+pub(super) fn upstream_error(error: &Value) -> Option<UpstreamError> {
     match error {
         Value::Null | Value::Bool(false) => None,
         Value::String(message) => Some(UpstreamError { message: message.clone(), ..Default::default() }),
@@ -308,10 +273,10 @@ pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError>
 }
 
 /// Returns a string unchanged, and a number (the codes of some servers) as text; `None` for anything else.
-pub(super) fn text(value: &serde_json::Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     match value {
-        serde_json::Value::String(text) => Some(text.clone()),
-        serde_json::Value::Number(number) => Some(number.to_string()),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
 }
@@ -319,6 +284,7 @@ pub(super) fn text(value: &serde_json::Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialect::{Request, openai_chat::DIALECT};
 
     impl AnswerStream {
         /// Returns the complete usage; `None` while later frames may still add to it.
@@ -334,5 +300,12 @@ mod tests {
         pub fn is_complete(&self) -> bool {
             self.terminal_seen && self.outcome.error.is_none()
         }
+    }
+
+    #[test]
+    fn an_event_that_the_end_cuts_off_has_no_kind() {
+        let mut answer = (DIALECT.read_stream)(&Request { choices: 1, ..Request::default() });
+        assert_eq!(answer.push("data: {\"choi".into()), []);
+        assert_eq!(answer.finish().map(|frame| frame.kind), Some(None));
     }
 }

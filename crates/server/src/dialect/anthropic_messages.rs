@@ -7,10 +7,8 @@ use serde_json::Value;
 
 use super::{
     AnswerStream, Dialect, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
-    lenient::parse_json,
+    answer::{EventReader, FrameKind, Outcome, StreamEvent, carries, text, upstream_error},
     request::read_body,
-    sse::Event,
 };
 
 const MAX_TOKENS: &str = "max_tokens";
@@ -44,18 +42,10 @@ struct MessageReader {
 }
 
 impl EventReader for MessageReader {
-    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
-        let Some(data) = event.data.as_deref() else {
-            return FrameKind::Ping.into();
-        };
-        // What cannot be read has come all the same: the event's name tells what it was.
-        let data = parse_json(data).unwrap_or_default();
+    fn read(&mut self, event: &mut StreamEvent<'_>, outcome: &mut Outcome) -> FrameKind {
+        let data = &event.data;
         // The SDK goes by the event's name and the data repeats it; some servers leave the name out.
-        let kind = if event.name.is_empty() {
-            data["type"].as_str().unwrap_or_default()
-        } else {
-            std::str::from_utf8(event.name).unwrap_or_default()
-        };
+        let kind = if event.name.is_empty() { data["type"].as_str().unwrap_or_default() } else { event.name };
         let known = outcome.usage_so_far;
         match kind {
             "message_start" => {
@@ -86,10 +76,9 @@ impl EventReader for MessageReader {
                 FrameKind::Error
             }
             "content_block_start" | "content_block_stop" => FrameKind::Data,
-            _ if data.is_null() || carries(&data) => FrameKind::Data,
+            _ if data.is_null() || carries(data) => FrameKind::Data,
             _ => FrameKind::Ping,
         }
-        .into()
     }
 
     /// Some compatible servers send no `message_stop` behind the stop reason.

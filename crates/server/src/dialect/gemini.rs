@@ -10,9 +10,7 @@ use serde_json::Value;
 
 use super::{
     AnswerStream, BadRequest, Dialect, Request, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, finished, grown, text, upstream_error},
-    lenient::parse_json,
-    sse::Event,
+    answer::{EventReader, FrameKind, Outcome, StreamEvent, carries, finished, grown, text, upstream_error},
 };
 
 const MAX_OUTPUT_TOKENS: &str = "maxOutputTokens";
@@ -70,17 +68,15 @@ impl ChunkReader {
 }
 
 impl EventReader for ChunkReader {
-    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
-        let Some(data) = event.data.as_deref() else {
-            return FrameKind::Ping.into();
-        };
-        let Some(chunk) = parse_json(data) else {
-            return FrameKind::Data.into();
-        };
+    fn read(&mut self, event: &mut StreamEvent<'_>, outcome: &mut Outcome) -> FrameKind {
+        let chunk = &event.data;
+        if chunk.is_null() {
+            return FrameKind::Data;
+        }
         let known = outcome.usage_so_far;
-        note(&chunk, outcome);
+        note(chunk, outcome);
         if outcome.error.is_some() {
-            return FrameKind::Error.into();
+            return FrameKind::Error;
         }
         self.finished.extend(finished(&chunk["candidates"], "finishReason"));
         self.is_blocked |= text(&chunk["promptFeedback"]["blockReason"]).is_some();
@@ -92,7 +88,6 @@ impl EventReader for ChunkReader {
             (false, true) => FrameKind::Data,
             (false, false) => FrameKind::Ping,
         }
-        .into()
     }
 
     fn ends(&mut self, outcome: &mut Outcome) -> bool {

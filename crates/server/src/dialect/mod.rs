@@ -59,7 +59,7 @@ pub struct Dialect {
     /// of range) are not checked here.
     pub parse: fn(&str, &[u8]) -> Result<Request, BadRequest>,
     /// Reads the facts of a whole JSON answer, success or error.
-    read: fn(&Value) -> Outcome,
+    pub read: fn(&Value) -> Outcome,
     /// Makes a reader for the event stream that answers a request.
     pub read_stream: fn(&Request) -> AnswerStream,
 }
@@ -67,7 +67,7 @@ pub struct Dialect {
 impl Dialect {
     /// Reads the facts of a whole answer. A body that is not JSON gives an empty outcome.
     pub fn read_json(&self, body: &[u8]) -> Outcome {
-        parse_json(body).map(|body| (self.read)(&body)).unwrap_or_default()
+        (self.read)(&parse_json(body).unwrap_or_default())
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
         let request = Request { choices: 1, ..Request::default() };
         let kinds = |dialect: &Dialect, text: &str| {
             let frames = (dialect.read_stream)(&request).push(text.to_owned().into());
-            frames.into_iter().map(|frame| frame.kind).collect::<Vec<_>>()
+            frames.into_iter().filter_map(|frame| frame.kind).collect::<Vec<_>>()
         };
         let chat = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
         let messages = |event: &str| format!("data: {event}\n\n");

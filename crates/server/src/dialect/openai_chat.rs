@@ -11,12 +11,9 @@ use serde_json::Value;
 pub(super) use self::request::reasons_by_name;
 use super::{
     AnswerStream, Dialect, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, finished, grown, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, StreamEvent, carries, finished, grown, text, upstream_error},
     json_spans::Scanner,
-    lenient::parse_json,
-    request::read_body,
-    request::read_tier,
-    sse::Event,
+    request::{read_body, read_tier},
 };
 
 const MAX_TOKENS: &str = "max_tokens";
@@ -54,22 +51,20 @@ impl ChatReader {
 }
 
 impl EventReader for ChatReader {
-    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
-        let Some(data) = event.data.as_deref() else {
-            return FrameKind::Ping.into();
-        };
-        if data.starts_with(b"[DONE]") {
+    fn read(&mut self, event: &mut StreamEvent<'_>, outcome: &mut Outcome) -> FrameKind {
+        if event.bytes.starts_with(b"[DONE]") {
             // The usage on a chunk before the finish reason turned out to be final.
             outcome.usage = outcome.usage.or(outcome.usage_so_far);
-            return FrameKind::Terminal.into();
+            return FrameKind::Terminal;
         }
-        let Some(chunk) = parse_json(data) else {
-            return FrameKind::Data.into();
-        };
+        let chunk = &event.data;
+        if chunk.is_null() {
+            return FrameKind::Data;
+        }
         let stops: Vec<u64> = finished(&chunk["choices"], "finish_reason").collect();
         self.finished.extend(&stops);
         let known = outcome.usage_so_far;
-        let usage = note(&chunk, outcome);
+        let usage = note(chunk, outcome);
         let no_choices = chunk["choices"].as_array().is_some_and(Vec::is_empty);
         // A usage before the last finish reason (some servers send running counts) can still grow.
         let all_told = self.finished.len() >= self.choices || (no_choices && !self.finished.is_empty());
@@ -78,23 +73,22 @@ impl EventReader for ChatReader {
         }
         self.usage_told = no_choices && (self.usage_told || usage.is_some_and(|usage| usage.output > 0));
         if upstream_error(&chunk["error"]).is_some() {
-            return FrameKind::Error.into();
+            return FrameKind::Error;
         }
         let told_to_us = !self.client_asked_usage && no_choices && chunk["usage"].is_object();
         if told_to_us && chunk["moderation"].is_null() {
-            return FrameKind::Swallowed.into();
+            return FrameKind::Swallowed;
         }
         // A chunk that also carries `moderation` was not sent for the proxy alone: only its usage is cut.
         let added = told_to_us || chunk.get("usage").is_some_and(Value::is_null);
-        let cut = if added && !self.client_asked_usage { usage_member(data) } else { None };
+        event.cut = if added && !self.client_asked_usage { usage_member(event.bytes) } else { None };
         let mut choices = chunk["choices"].as_array().into_iter().flatten();
         let gets_on = outcome.usage_so_far != known || choices.any(|choice| carries(&choice["delta"]));
-        let kind = match (!stops.is_empty(), gets_on) {
+        match (!stops.is_empty(), gets_on) {
             (true, _) => FrameKind::Stop,
             (false, true) => FrameKind::Data,
             (false, false) => FrameKind::Ping,
-        };
-        Reading { kind, cut }
+        }
     }
 
     /// Many compatible servers send no `[DONE]`, and some no finish reason either. A usage without choices comes last.

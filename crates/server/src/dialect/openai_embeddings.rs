@@ -6,10 +6,9 @@ use serde_json::Value;
 
 use super::{
     AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream,
-    answer::{EventReader, FrameKind, Reading, text, upstream_error},
+    answer::{EventReader, FrameKind, StreamEvent, text, upstream_error},
     json_spans::{Kind, Scanner, wrong_type},
     request::{BodyReader, read_body, required},
-    sse::Event,
 };
 
 pub static DIALECT: Dialect = Dialect {
@@ -99,12 +98,8 @@ fn read(answer: &Value) -> Outcome {
 struct NoEvents;
 
 impl EventReader for NoEvents {
-    fn read(&mut self, _event: &Event<'_>, _outcome: &mut Outcome) -> Reading {
-        FrameKind::Data.into()
-    }
-
-    fn ends(&mut self, _outcome: &mut Outcome) -> bool {
-        false
+    fn read(&mut self, _event: &mut StreamEvent<'_>, _outcome: &mut Outcome) -> FrameKind {
+        FrameKind::Data
     }
 }
 

@@ -8,12 +8,9 @@ use serde_json::Value;
 
 use super::{
     AnswerStream, Dialect, Upstream,
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
-    lenient::parse_json,
+    answer::{EventReader, FrameKind, Outcome, StreamEvent, carries, text, upstream_error},
     openai_chat::read_usage,
-    request::read_body,
-    request::read_tier,
-    sse::Event,
+    request::{read_body, read_tier},
 };
 
 const MAX_OUTPUT_TOKENS: &str = "max_output_tokens";
@@ -49,17 +46,10 @@ struct ResponseReader {
 }
 
 impl EventReader for ResponseReader {
-    fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading {
-        let Some(data) = event.data.as_deref() else {
-            return FrameKind::Ping.into();
-        };
-        // What cannot be read has come all the same: the event's name tells what it was.
-        let data = parse_json(data).unwrap_or_default();
+    fn read(&mut self, event: &mut StreamEvent<'_>, outcome: &mut Outcome) -> FrameKind {
+        let data = &event.data;
         // The data repeats the event's name, and the SDKs go by the data; some servers leave it out there.
-        let kind = match data["type"].as_str() {
-            Some(kind) => kind,
-            None => std::str::from_utf8(event.name).unwrap_or_default(),
-        };
+        let kind = data["type"].as_str().unwrap_or(event.name);
         let response = &data["response"];
         match kind {
             "response.completed" | "response.incomplete" | "response.failed" => {
@@ -81,7 +71,7 @@ impl EventReader for ResponseReader {
             }
             // Some servers put the error into a member of its own, as in their error bodies.
             "error" => {
-                let told = upstream_error(&data["error"]).or_else(|| upstream_error(&data));
+                let told = upstream_error(&data["error"]).or_else(|| upstream_error(data));
                 outcome.error = told.or(Some(Default::default()));
                 FrameKind::Error
             }
@@ -94,14 +84,9 @@ impl EventReader for ResponseReader {
             // A delta may be padded, and names its item.
             _ if data.is_null() => FrameKind::Data,
             _ if kind.ends_with(".delta") && !carries(&data["delta"]) => FrameKind::Ping,
-            _ if carries(&data) => FrameKind::Data,
+            _ if carries(data) => FrameKind::Data,
             _ => FrameKind::Ping,
         }
-        .into()
-    }
-
-    fn ends(&mut self, _outcome: &mut Outcome) -> bool {
-        false
     }
 }
 

@@ -26,7 +26,7 @@ pub use self::carry::patience;
 use self::carry::{Answered, Carry, Settling, Tries};
 use super::{call::Call, config::Config, host::Host, log::Frames, log::Live, or_never, upstream::SendFailed};
 use crate::{
-    dialect::{self, AnswerStream, UpstreamError, sse, told_time::Says},
+    dialect::{self, AnswerStream, Outcome, UpstreamError, sse, told_time::Says},
     wire::{encoding::Decoder, headers, incoming::append},
 };
 
@@ -240,7 +240,7 @@ impl Carry {
             let gets_on = match &mut reader {
                 Some(reader) => {
                     let frames = reader.push(chunk);
-                    let gets_on = frames.iter().filter_map(|f| f.kind.counted()).any(Frame::gets_on);
+                    let gets_on = frames.iter().filter_map(|f| f.kind).any(Frame::gets_on);
                     self.frames(reader, frames);
                     if self.is_settling() {
                         // Some upstreams keep a body open after the last event: the client does not wait for its end.
@@ -266,13 +266,15 @@ impl Carry {
     }
 
     fn whole(&mut self, body: Vec<u8>, status: StatusCode) {
-        self.answer.outcome = self.call.dialect.read_json(&body);
-        self.answer.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
+        let told = dialect::lenient::parse_json(&body).unwrap_or_default();
+        let cost = self.call.to.cost_field().and_then(|field| field.read(&told));
+        self.answer.outcome = Outcome { cost, ..(self.call.dialect.read)(&told) };
         if let Some(message) = self.answer.unreadable.take() {
             self.answer.outcome.error = Some(UpstreamError { message, ..Default::default() });
         }
         // Some upstreams answer 200 with an error in the body.
-        let readable = !status.is_success() || (is_json_object(&body) && self.answer.outcome.error.is_none());
+        let is_object = told.is_object() || opens_an_object(&body);
+        let readable = !status.is_success() || (is_object && self.answer.outcome.error.is_none());
         if !status.is_success() || self.answer.outcome.error.is_some() {
             self.answer.limited = self.usage_limit(&body);
         }
@@ -304,7 +306,7 @@ impl Carry {
     fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
         for frame in frames {
             // A frame without its end would run together with the error frame after it.
-            let Some(kind) = frame.kind.counted() else { continue };
+            let Some(kind) = frame.kind else { continue };
             if self.is_settling() {
                 // The answer is on its way to the store: frames after its end would be seen once and never
                 // replayed.
@@ -366,9 +368,8 @@ fn read_on(mut body: Incoming) {
     }
 }
 
-/// Returns whether a body is a JSON object. Any other body cannot be read as an answer, and is not replayed.
-fn is_json_object(body: &[u8]) -> bool {
-    let quick = serde_json::from_slice::<&serde_json::value::RawValue>(body);
-    quick.is_ok_and(|raw| raw.get().trim_start().starts_with('{'))
-        || dialect::lenient::parse_json(body).is_some_and(|body| body.is_object())
+/// Returns whether a body is a JSON object, however deep. Any other body cannot be read as an answer, and is not replayed.
+fn opens_an_object(body: &[u8]) -> bool {
+    let whole = serde_json::from_slice::<&serde_json::value::RawValue>(body);
+    whole.is_ok_and(|raw| raw.get().trim_start().starts_with('{'))
 }

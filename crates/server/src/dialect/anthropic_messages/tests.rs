@@ -241,7 +241,7 @@ fn read(stream: &str, cuts: &[usize]) -> (String, Vec<FrameKind>, AnswerStream) 
     }
     frames.extend(answer.finish());
     let sent: Vec<&[u8]> = frames.iter().map(|f| &f.bytes[..]).collect();
-    (String::from_utf8(sent.concat()).unwrap(), frames.iter().map(|f| f.kind).collect(), answer)
+    (String::from_utf8(sent.concat()).unwrap(), frames.iter().filter_map(|f| f.kind).collect(), answer)
 }
 
 #[test]

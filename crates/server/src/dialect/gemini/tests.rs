@@ -188,7 +188,7 @@ fn read(target: &str, parts: Vec<Bytes>) -> (Vec<FrameKind>, AnswerStream, Vec<u
     let mut frames: Vec<_> = parts.into_iter().flat_map(|part| answer.push(part)).collect();
     frames.extend(answer.finish());
     let bytes = frames.iter().flat_map(|frame| frame.bytes.to_vec()).collect();
-    (frames.iter().map(|frame| frame.kind).collect(), answer, bytes)
+    (frames.iter().filter_map(|frame| frame.kind).collect(), answer, bytes)
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn read(stream: &str, cuts: &[usize]) -> (String, Vec<FrameKind>, AnswerStream) 
     }
     frames.extend(answer.finish());
     let sent: Vec<&[u8]> = frames.iter().map(|f| &f.bytes[..]).collect();
-    (String::from_utf8(sent.concat()).unwrap(), frames.iter().map(|f| f.kind).collect(), answer)
+    (String::from_utf8(sent.concat()).unwrap(), frames.iter().filter_map(|f| f.kind).collect(), answer)
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn each_end_of_a_stream_has_its_kind() {
     assert_eq!((broken.usage(), broken.is_complete()), (None, false));
     let cut = format!("{begun}event: response.completed\ndata: {{\"type\":\"response.compl");
     let (_, kinds, broken) = read(&cut, &[]);
-    assert_eq!((kinds.last(), broken.is_complete()), (Some(&FrameKind::Partial), false), "its end was cut");
+    assert!(!broken.is_complete() && !kinds.contains(&FrameKind::Terminal), "its end was cut");
     let (_, kinds, _) = read("event: response.completed\ndata: {\"response\":{}}\n\n", &[]);
     assert_eq!(kinds, [FrameKind::Terminal], "data without a type goes by the event's name");
 }
