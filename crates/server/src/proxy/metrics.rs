@@ -5,7 +5,7 @@
 //! 0.0.4, which scrapers of this server read.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{Display, Write as _},
     time::Duration,
 };
@@ -19,51 +19,67 @@ const MOST_MODELS: usize = 200;
 /// Upper bounds of the histogram buckets, in seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 45.0];
 
+/// Declares the counters: each with its name and its help text for Prometheus.
+macro_rules! counters {
+    ($($counter:ident $name:literal $help:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        enum Counter {
+            $($counter,)*
+        }
+
+        const COUNTERS: &[(Counter, &str, &str)] = &[$((Counter::$counter, $name, $help),)*];
+    };
+}
+
+counters! {
+    Calls "outlast_calls_total" "Calls settled, by how they closed; unknown is in doubt.";
+    Tokens "outlast_tokens_total" "Tokens billed.";
+    CallerCalls "outlast_caller_calls_total" "Calls settled, by the API token's name.";
+    Cost "outlast_cost_usd_total" "Dollars billed.";
+    ListPrice "outlast_list_price_usd_total" "List price of what subscriptions cover, not billed.";
+    CallerCost "outlast_caller_cost_usd_total" "Dollars billed, by the API token's name.";
+    CallerListPrice "outlast_caller_list_price_usd_total"
+        "List price of what subscriptions cover, not billed, by the API token's name.";
+    InDoubt "outlast_in_doubt_total" "Calls that closed unknown, charged at their reservation.";
+    Replays "outlast_replays_total" "Recorded answers given again.";
+    Saved "outlast_saved_usd_total" "Dollars that those answers had cost.";
+    Refusals "outlast_refusals_total" "Requests refused, by code.";
+    BusyWaits "outlast_busy_waits_total" "Calls of agents that waited: they brought nothing new.";
+    Held "outlast_held_calls_total" "Calls held because their agent waited.";
+    ReboughtTokens "outlast_resume_tax_tokens_total" "Tokens that a cache had and restarts bought again.";
+    ReboughtCost "outlast_resume_tax_usd_total" "Dollars for those tokens.";
+    Retries "outlast_upstream_retries_total" "Calls sent again after a refusal that passes, by upstream.";
+}
+
+/// Counters without labels, which are told from the beginning.
+const WHOLE: [Counter; 7] = [
+    Counter::InDoubt,
+    Counter::Replays,
+    Counter::Saved,
+    Counter::BusyWaits,
+    Counter::Held,
+    Counter::ReboughtTokens,
+    Counter::ReboughtCost,
+];
+
 /// Counters of one server.
 #[derive(Default)]
 pub struct Metrics(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// Counts by upstream and model.
-    models: BTreeMap<(String, String), Model>,
-    /// Calls by the name of their API token, and their cost.
-    callers: BTreeMap<String, (u64, Cost)>,
-    replays: u64,
-    saved_nano_usd: i128,
-    /// Calls that brought their agent nothing new, and those of them that were held.
-    waits: u64,
-    held: u64,
-    /// Tokens that restarted agents bought again although a cache had them, and their cost.
-    rebought_tokens: u64,
-    rebought_nano_usd: i128,
-    refusals: BTreeMap<String, u64>,
-    /// Retries by upstream.
-    retries: BTreeMap<String, u64>,
+    /// Sums by labels; of a counter of dollars, in nano-dollars.
+    sums: BTreeMap<Counter, BTreeMap<String, i128>>,
+    /// Upstreams and models that are counted apart.
+    models: BTreeSet<(String, String)>,
     queue: Histogram,
     commit: Histogram,
 }
 
-#[derive(Default)]
-struct Model {
-    /// Number of calls by the state in which the entry closed.
-    calls: BTreeMap<&'static str, u64>,
-    input_tokens: u64,
-    output_tokens: u64,
-    cost: Cost,
-}
-
-/// Dollars of calls: what somebody is billed, and the list price of what a subscription covers. Never one sum.
-#[derive(Default)]
-struct Cost {
-    billed_nano_usd: i128,
-    listed_nano_usd: i128,
-}
-
-impl Cost {
-    fn add(&mut self, call: &Counted<'_>) {
-        let part = if call.is_listed { &mut self.listed_nano_usd } else { &mut self.billed_nano_usd };
-        *part += i128::from(call.cost_nano_usd);
+impl Counts {
+    fn add(&mut self, counter: Counter, labels: &[(&str, &str)], n: impl Into<i128>) {
+        let labels = if labels.is_empty() { String::new() } else { self::labels(labels) };
+        *self.sums.entry(counter).or_default().entry(labels).or_default() += n.into();
     }
 }
 
@@ -85,55 +101,62 @@ pub struct Counted<'a> {
 impl Metrics {
     pub fn settled(&self, call: Counted<'_>) {
         let mut counts = self.0.lock();
+        // What somebody is billed, and the list price of what a subscription covers, are never one sum.
+        let (billed, listed) = if call.is_listed { (0, call.cost_nano_usd) } else { (call.cost_nano_usd, 0) };
         if let Some(name) = call.caller {
-            let (calls, cost) = counts.callers.entry(name.to_owned()).or_default();
-            *calls += 1;
-            cost.add(&call);
+            let by = [("caller", name)];
+            counts.add(Counter::CallerCalls, &by, 1);
+            counts.add(Counter::CallerCost, &by, billed);
+            counts.add(Counter::CallerListPrice, &by, listed);
         }
         let named = (call.upstream.to_owned(), call.model.to_owned());
-        let key = match counts.models.len() < MOST_MODELS || counts.models.contains_key(&named) {
-            true => named,
-            false => (named.0, "(other)".to_owned()),
-        };
-        let model = counts.models.entry(key).or_default();
-        *model.calls.entry(call.state).or_default() += 1;
-        model.input_tokens += call.usage.input_total();
-        model.output_tokens += call.usage.output;
-        model.cost.add(&call);
+        let is_apart = counts.models.len() < MOST_MODELS || counts.models.contains(&named);
+        let model = if is_apart { call.model } else { "(other)" };
+        if is_apart {
+            counts.models.insert(named);
+        }
+        let of = [("upstream", call.upstream), ("model", model)];
+        let with = |name, value| [of[0], of[1], (name, value)];
+        counts.add(Counter::Calls, &with("state", call.state), 1);
+        counts.add(Counter::Tokens, &with("direction", "input"), call.usage.input_total());
+        counts.add(Counter::Tokens, &with("direction", "output"), call.usage.output);
+        counts.add(Counter::Cost, &of, billed);
+        counts.add(Counter::ListPrice, &of, listed);
+        counts.add(Counter::InDoubt, &[], u64::from(call.state == "unknown"));
     }
 
     /// Counts a replayed answer, and the cost that it saved.
     pub fn replayed(&self, saved_nano_usd: i64) {
         let mut counts = self.0.lock();
-        counts.replays += 1;
-        counts.saved_nano_usd += i128::from(saved_nano_usd);
+        counts.add(Counter::Replays, &[], 1);
+        counts.add(Counter::Saved, &[], saved_nano_usd);
     }
 
     /// Counts a call that brings its agent nothing new.
     pub fn waited(&self) {
-        self.0.lock().waits += 1;
+        self.0.lock().add(Counter::BusyWaits, &[], 1);
     }
 
     /// Counts a call that is held because its agent waits busily.
     pub fn held(&self) {
-        self.0.lock().held += 1;
+        self.0.lock().add(Counter::Held, &[], 1);
     }
 
     /// Counts what a restarted agent bought again.
     pub fn rebought(&self, tokens: u64, cost_nano_usd: i64) {
         let mut counts = self.0.lock();
-        counts.rebought_tokens += tokens;
-        counts.rebought_nano_usd += i128::from(cost_nano_usd);
+        counts.add(Counter::ReboughtTokens, &[], tokens);
+        counts.add(Counter::ReboughtCost, &[], cost_nano_usd);
     }
 
     /// Counts a refused request. `code` is the refusal's stable code.
     pub fn refused(&self, code: &str) {
-        *self.0.lock().refusals.entry(code.to_owned()).or_default() += 1;
+        self.0.lock().add(Counter::Refusals, &[("code", code)], 1);
     }
 
     /// Counts a retry of a call to `upstream`.
     pub fn tried_again(&self, upstream: &str) {
-        *self.0.lock().retries.entry(upstream.to_owned()).or_default() += 1;
+        self.0.lock().add(Counter::Retries, &[("upstream", upstream)], 1);
     }
 
     /// Adds the time from a call's arrival until it was sent to a histogram.
@@ -150,99 +173,20 @@ impl Metrics {
     pub fn text(&self) -> String {
         let counts = self.0.lock();
         let mut out = String::new();
-        let models: Vec<_> = counts
-            .models
-            .iter()
-            .map(|((upstream, model), m)| ([("upstream", upstream.as_str()), ("model", model.as_str())], m))
-            .collect();
-        let calls = models.iter().flat_map(|([upstream, model], m)| {
-            m.calls.iter().map(|(state, n)| (labels(&[*upstream, *model, ("state", state)]), *n))
-        });
-        counter(
-            &mut out,
-            "outlast_calls_total",
-            "Calls settled, by how they closed; unknown is in doubt.",
-            calls,
-        );
-        let tokens = models.iter().flat_map(|([upstream, model], m)| {
-            let each = [("input", m.input_tokens), ("output", m.output_tokens)];
-            each.map(|(direction, n)| (labels(&[*upstream, *model, ("direction", direction)]), n))
-        });
-        counter(&mut out, "outlast_tokens_total", "Tokens billed.", tokens);
-        let by = |label, name: &str| labels(&[(label, name)]);
-        let models_cost: Vec<_> = models.iter().map(|(of, m)| (labels(of), &m.cost)).collect();
-        let callers = counts.callers.iter().map(|(name, (_, cost))| (by("caller", name), cost));
-        let callers_cost: Vec<_> = callers.collect();
-        let calls = counts.callers.iter().map(|(name, (calls, _))| (by("caller", name), *calls));
-        counter(&mut out, "outlast_caller_calls_total", "Calls settled, by the API token's name.", calls);
-        let of_models = ["outlast_cost_usd_total", "outlast_list_price_usd_total"];
-        let of_callers = ["outlast_caller_cost_usd_total", "outlast_caller_list_price_usd_total"];
-        for ([cost_name, list_price_name], costs, whose) in
-            [(of_models, models_cost, ""), (of_callers, callers_cost, ", by the API token's name")]
-        {
-            let each = |part: fn(&Cost) -> i128| {
-                costs.iter().map(move |(labels, cost)| (labels.clone(), dollars(part(cost))))
-            };
-            let help = format!("Dollars billed{whose}.");
-            let billed = each(|cost| cost.billed_nano_usd);
-            counter(&mut out, cost_name, &help, billed);
-            let help = format!("List price of what subscriptions cover, not billed{whose}.");
-            let listed = each(|cost| cost.listed_nano_usd);
-            counter(&mut out, list_price_name, &help, listed);
+        for (counter, name, help) in COUNTERS {
+            family(&mut out, name, "counter", help);
+            let none = WHOLE.contains(counter).then(|| (String::new(), 0)).into_iter().collect();
+            for (labels, sum) in counts.sums.get(counter).unwrap_or(&none) {
+                match name.contains("_usd_") {
+                    true => line(&mut out, name, labels, dollars(*sum)),
+                    false => line(&mut out, name, labels, sum),
+                }
+            }
         }
-        let in_doubt: u64 = models.iter().filter_map(|(_, m)| m.calls.get("unknown")).sum();
-        for (name, help, n) in [
-            (
-                "outlast_in_doubt_total",
-                "Calls that closed unknown, charged at their reservation.",
-                in_doubt.to_string(),
-            ),
-            ("outlast_replays_total", "Recorded answers given again.", counts.replays.to_string()),
-            (
-                "outlast_saved_usd_total",
-                "Dollars that those answers had cost.",
-                dollars(counts.saved_nano_usd),
-            ),
-        ] {
-            counter(&mut out, name, help, [(String::new(), n)]);
-        }
-        let refusals = counts.refusals.iter().map(|(code, n)| (by("code", code), *n));
-        counter(&mut out, "outlast_refusals_total", "Requests refused, by code.", refusals);
-        let rebought = counts.rebought_tokens.to_string();
-        for (name, help, n) in [
-            (
-                "outlast_busy_waits_total",
-                "Calls of agents that waited: they brought nothing new.",
-                counts.waits.to_string(),
-            ),
-            ("outlast_held_calls_total", "Calls held because their agent waited.", counts.held.to_string()),
-            (
-                "outlast_resume_tax_tokens_total",
-                "Tokens that a cache had and restarts bought again.",
-                rebought,
-            ),
-            ("outlast_resume_tax_usd_total", "Dollars for those tokens.", dollars(counts.rebought_nano_usd)),
-        ] {
-            counter(&mut out, name, help, [(String::new(), n)]);
-        }
-        let retries = counts.retries.iter().map(|(upstream, n)| (by("upstream", upstream), *n));
-        let help = "Calls sent again after a refusal that passes, by upstream.";
-        counter(&mut out, "outlast_upstream_retries_total", help, retries);
         counts.queue.write(&mut out, "outlast_queue_seconds", "From a call's arrival until it was sent.");
         counts.commit.write(&mut out, "outlast_commit_seconds", "Commits that a call waited for.");
         out
     }
-}
-
-/// Writes a counter: a line for each of `rows`, with its labels.
-fn counter<N: Display>(
-    out: &mut String,
-    name: &str,
-    help: &str,
-    rows: impl IntoIterator<Item = (String, N)>,
-) {
-    family(out, name, "counter", help);
-    rows.into_iter().for_each(|(labels, n)| line(out, name, &labels, n));
 }
 
 #[derive(Default)]
@@ -355,9 +299,10 @@ mod tests {
     fn callers_cannot_fill_the_memory_with_names_of_models() {
         let metrics = Metrics::default();
         (0..2 * MOST_MODELS).for_each(|i| metrics.settled(call(&format!("m{i}"))));
-        let counts = metrics.0.lock();
-        assert_eq!(counts.models.len(), MOST_MODELS + 1);
-        let other = &counts.models[&("openai".to_owned(), "(other)".to_owned())];
-        assert_eq!(other.calls["done"], MOST_MODELS as u64);
+        let text = metrics.text();
+        let told = text.lines().filter(|line| line.starts_with("outlast_calls_total{"));
+        assert_eq!(told.count(), MOST_MODELS + 1);
+        let others = format!("{{upstream=\"openai\",model=\"(other)\",state=\"done\"}} {MOST_MODELS}\n");
+        assert!(text.contains(&others), "{text}");
     }
 }
