@@ -23,7 +23,7 @@ use super::{
     cache::{Cache, Cached, Prompt},
     embeddings, gemini,
     kept::Kept,
-    log::{Line, Log},
+    log::Log,
     openai,
     options::Bucket,
     options::{Encoding, Options},
@@ -85,6 +85,13 @@ struct Counts {
 enum Verdict {
     Respond { after: Duration, response: Response<Body> },
     Silence,
+}
+
+impl Verdict {
+    /// Answers at once with a JSON text, which costs nothing.
+    fn told(text: String) -> Verdict {
+        Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, text) }
+    }
 }
 
 impl Provider {
@@ -158,16 +165,15 @@ impl Provider {
                 Dialect::Anthropic => anthropic::models(&MODELS),
                 Dialect::Gemini => gemini::models(&MODELS),
             };
-            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, list) });
+            return Ok(Verdict::told(list));
         }
         if let Route::Kept(id, about) = route {
             let kept = &mut self.counts.lock().kept;
-            let told = match about {
+            return Ok(Verdict::told(match about {
                 About::Response => kept.response(id)?,
                 About::InputItems => kept.input_items(id)?,
                 About::Deletion => kept.delete(id)?,
-            };
-            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, told) });
+            }));
         }
         if dialect == Dialect::Anthropic && !head.headers.contains_key("anthropic-version") {
             return Err(Refusal::bad("anthropic-version: header is required"));
@@ -175,11 +181,10 @@ impl Provider {
         let body = request::decode(&head.headers, body)?;
         if let Route::CountTokens = route {
             let tokens = answer::input_tokens(&body);
-            let counted = match dialect {
+            return Ok(Verdict::told(match dialect {
                 Dialect::Gemini => gemini::counted(tokens),
                 _ => anthropic::counted(tokens),
-            };
-            return Ok(Verdict::Respond { after: Duration::ZERO, response: json(StatusCode::OK, counted) });
+            }));
         }
 
         let body = match dialect {
@@ -257,7 +262,8 @@ impl Provider {
         refuses
     }
 
-    /// Logs a paid request; an answer that cannot be logged is not given.
+    /// Logs a paid request; an answer that cannot be logged is not given. `n`: its number, which need not be the log's
+    /// order. Of the credential the line has enough to tell two keys apart, and not to use one.
     fn record(
         &self,
         request: &Request<'_>,
@@ -270,24 +276,26 @@ impl Provider {
         let Some(log) = &self.log else { return Ok(()) };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shown = credential.char_indices().nth(6).map_or(credential, |(end, _)| &credential[..end]);
-        log.append(&Line {
-            n,
-            at_ms: now.as_millis() as u64,
-            dialect: request.dialect.name(),
-            model: answer.model,
-            stream: request.streams(),
-            digest: &request.digest.to_string(),
-            occurrence,
-            credential: shown,
-            bytes: request.body.len(),
-            input_tokens: answer.usage.input_total(),
-            cache_read_tokens: answer.usage.cache_read,
-            cache_write_tokens: answer.usage.cache_write_5m + answer.usage.cache_write_1h,
-            output_tokens: answer.usage.output,
-            asked: request.asked(),
-            plan,
-        })
-        .map_err(|error| Refusal::Internal(format!("cannot write the log: {error}")))
+        let mut line = serde_json::json!({
+            "n": n,
+            "at_ms": now.as_millis() as u64,
+            "dialect": request.dialect.name(),
+            "model": answer.model,
+            "stream": request.streams(),
+            "digest": request.digest.to_string(),
+            "occurrence": occurrence,
+            "credential": shown,
+            "bytes": request.body.len(),
+            "input_tokens": answer.usage.input_total(),
+            "cache_read_tokens": answer.usage.cache_read,
+            "cache_write_tokens": answer.usage.cache_write_5m + answer.usage.cache_write_1h,
+            "output_tokens": answer.usage.output,
+            "asked": request.asked(),
+        });
+        if !plan.is_empty() {
+            line["plan"] = serde_json::json!(plan);
+        }
+        log.append(&line).map_err(|error| Refusal::Internal(format!("cannot write the log: {error}")))
     }
 
     fn encode(&self, accepted: &HeaderMap, response: Response<Body>) -> Response<Body> {

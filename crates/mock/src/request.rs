@@ -55,8 +55,7 @@ pub(super) struct Request<'a> {
 /// Fields of all dialects that an answer depends on; all other fields are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wire<'a> {
-    #[serde(borrow)]
-    pub model: Cow<'a, str>,
+    pub model: String,
     /// Messages; for a response, its expanded items.
     #[serde(borrow)]
     messages: Vec<Message<'a>>,
@@ -68,32 +67,28 @@ pub(super) struct Wire<'a> {
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
-    #[serde(borrow)]
-    tools: Option<Vec<Tool<'a>>>,
-    #[serde(borrow)]
-    tool_choice: Option<ToolChoice<'a>>,
-    #[serde(borrow)]
-    thinking: Option<Thinking<'a>>,
-    reasoning_effort: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    reasoning: Option<Reasoning<'a>>,
-    pub previous_response_id: Option<Cow<'a, str>>,
+    tools: Option<Vec<Tool>>,
+    tool_choice: Option<ToolChoice>,
+    thinking: Option<Thinking>,
+    reasoning_effort: Option<String>,
+    reasoning: Option<Reasoning>,
+    pub previous_response_id: Option<String>,
     pub store: Option<bool>,
-    pub service_tier: Option<Cow<'a, str>>,
+    pub service_tier: Option<String>,
     /// Whether a stream is one JSON array; `None` if the request does not say.
     array: Option<bool>,
     /// Length of each vector, for embeddings; `None`: the default.
     pub dimensions: Option<usize>,
-    pub encoding_format: Option<Cow<'a, str>>,
+    pub encoding_format: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Message<'a> {
     /// Role; empty for items of responses that are not messages.
-    #[serde(borrow, default)]
-    role: Cow<'a, str>,
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
+    #[serde(default)]
+    role: String,
+    #[serde(default, rename = "type")]
+    kind: String,
     #[serde(borrow, default)]
     content: Text<'a>,
 }
@@ -104,47 +99,42 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-struct Reasoning<'a> {
-    #[serde(borrow)]
-    effort: Option<Cow<'a, str>>,
+struct Reasoning {
+    effort: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Tool<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    function: Option<Named<'a>>,
-    #[serde(borrow)]
-    custom: Option<Named<'a>>,
+struct Tool {
+    #[serde(default, rename = "type")]
+    kind: String,
+    name: Option<String>,
+    function: Option<Named>,
+    custom: Option<Named>,
     max_uses: Option<u64>,
     /// Tools of a namespace of the Responses API.
-    #[serde(borrow, default)]
-    tools: Vec<Tool<'a>>,
+    #[serde(default)]
+    tools: Vec<Tool>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Named<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
+struct Named {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum ToolChoice<'a> {
-    Word(Cow<'a, str>),
+enum ToolChoice {
+    Word(String),
     Object {
         #[serde(rename = "type")]
-        kind: Cow<'a, str>,
+        kind: String,
     },
 }
 
 #[derive(Debug, Deserialize)]
-struct Thinking<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: String,
     budget_tokens: Option<u64>,
 }
 
@@ -411,7 +401,7 @@ impl Message<'_> {
     }
 }
 
-impl Tool<'_> {
+impl Tool {
     fn names(&self) -> Vec<String> {
         match self.name().filter(|_| !self.tools.is_empty()) {
             Some(namespace) => {
@@ -427,7 +417,7 @@ impl Tool<'_> {
     }
 }
 
-impl ToolChoice<'_> {
+impl ToolChoice {
     fn is_none(&self) -> bool {
         match self {
             Self::Word(kind) | Self::Object { kind } => kind == "none",
@@ -482,8 +472,8 @@ impl<'de> Visitor<'de> for TextVisitor {
 
 #[derive(Deserialize)]
 struct Block<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
+    #[serde(rename = "type")]
+    kind: String,
     #[serde(borrow, default)]
     text: Cow<'a, str>,
     // Named so that a tool result's own blocks are skipped without being looked at.

@@ -194,19 +194,21 @@ fn tool(rest: &str) -> Option<ToolCall> {
     (!name.is_empty() && args.starts_with('{')).then(|| ToolCall { name: name.into(), args: args.into() })
 }
 
+/// Splits off the number of times that a fault is to happen; without one it happens each time.
+fn times(rest: &str) -> Option<(&str, Option<u64>)> {
+    match rest.split_once(char::is_whitespace) {
+        Some((fault, times)) => Some((fault, Some(times.trim().parse().ok()?))),
+        None => Some((rest, None)),
+    }
+}
+
 fn status(rest: &str) -> Option<Fault> {
-    let (code, times) = match rest.split_once(char::is_whitespace) {
-        Some((code, times)) => (code, Some(times.trim().parse().ok()?)),
-        None => (rest, None),
-    };
+    let (code, times) = times(rest)?;
     Some(Fault::Status(options::error_status(code)?, times))
 }
 
 fn limit(rest: &str) -> Option<Fault> {
-    let (time, times) = match rest.split_once(char::is_whitespace) {
-        Some((time, times)) => (time, Some(times.trim().parse().ok()?)),
-        None => (rest, None),
-    };
+    let (time, times) = times(rest)?;
     let ms = u64::try_from(outlast_core::words::duration::parse_ms(time).ok()?).ok()?;
     Some(Fault::Limit(Duration::from_millis(ms), times))
 }
