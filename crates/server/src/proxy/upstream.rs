@@ -2,7 +2,6 @@
 //! whether an answer has come over one.
 
 use std::{
-    io::{self, IoSlice},
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -15,10 +14,7 @@ use std::{
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, Uri, uri::Scheme};
 use http_body_util::Full;
-use hyper::{
-    body::Incoming,
-    rt::{Read, ReadBufCursor, Write},
-};
+use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{
@@ -32,7 +28,10 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::wire::network::{Later, Network, Ways, bare, later};
+use crate::wire::{
+    network::{Later, Network, Ways, bare, later},
+    socket::{Socket, Watch},
+};
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -298,14 +297,14 @@ impl Service<Uri> for Dial {
         let is_plain = uri.scheme() == Some(&Scheme::HTTP);
         if is_plain || self.ways.are_straight(&host) {
             let connecting = self.tcp.call(uri);
-            return Box::pin(async move { Ok(Line { io: connecting.await?, used: Used::default() }) });
+            return Box::pin(async move { Ok(line(connecting.await?.into_inner())) });
         }
         let ways = self.ways.clone();
         let port = uri.port_u16().unwrap_or(443);
         Box::pin(async move {
             let stream =
                 ways.dial(&host, port).await.map_err(|e| format!("tcp connect through a proxy: {e}"))?;
-            Ok(Line { io: TokioIo::new(stream), used: Used::default() })
+            Ok(line(stream))
         })
     }
 }
@@ -332,50 +331,17 @@ impl Used {
 }
 
 /// Connection to an upstream, with its mark.
-pub struct Line {
-    io: TokioIo<TcpStream>,
-    used: Used,
+pub type Line = TokioIo<Socket<TcpStream, Used>>;
+
+fn line(stream: TcpStream) -> Line {
+    TokioIo::new(Socket::new(stream, Used::default()))
 }
 
-impl Connection for Line {
+impl Watch for Used {}
+
+impl Connection for Socket<TcpStream, Used> {
     fn connected(&self) -> Connected {
-        self.io.connected().extra(self.used.clone())
-    }
-}
-
-impl Read for Line {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl Write for Line {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        self.stream.connected().extra(self.watch.clone())
     }
 }
 

@@ -172,6 +172,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
+    use crate::wire::socket::Watch as _;
 
     fn body() -> (mpsc::Sender<Piece>, Wire, AnswerBody) {
         let ((tx, rx), wire) = (mpsc::channel(4), Wire::default());

@@ -1,4 +1,4 @@
-//! A client's connection below hyper, which sees when hyper's buffer is flushed.
+//! A connection below hyper: a client's sees when hyper's buffer is flushed.
 //!
 //! hyper drops a body when its last byte is buffered, and drops the buffer when a body fails. So only the socket
 //! knows whether an answer was delivered, and whether its error frame went out.
@@ -83,9 +83,11 @@ impl Wire {
         waiting.waker = Some(cx.waker().clone());
         Poll::Pending
     }
+}
 
-    /// Records that hyper's whole buffer went to the kernel, and reports the clients with answers in it as delivered.
-    pub(crate) fn flushed(&self) {
+impl Watch for Wire {
+    /// Reports the clients with answers in hyper's buffer as delivered.
+    fn flushed(&self) {
         let (answered, marks, waker) = {
             let mut waiting = self.0.lock();
             waiting.flushes += 1;
@@ -126,25 +128,33 @@ impl Client {
     }
 }
 
-/// A stream, of TCP or TLS, that reports its flushes and its end to a [`Wire`].
-pub struct Socket<S> {
-    stream: S,
-    wire: Wire,
+/// Watcher of a [`Socket`].
+pub trait Watch: Unpin {
+    /// Called when hyper's whole buffer went to the kernel.
+    fn flushed(&self) {}
+
+    fn closed(&self) {}
 }
 
-impl<S> Socket<S> {
-    pub fn new(stream: S, wire: Wire) -> Socket<S> {
-        Socket { stream, wire }
+/// A stream, of TCP or TLS, that reports its flushes and its end to a watcher.
+pub struct Socket<S, W: Watch = Wire> {
+    pub stream: S,
+    pub watch: W,
+}
+
+impl<S, W: Watch> Socket<S, W> {
+    pub fn new(stream: S, watch: W) -> Socket<S, W> {
+        Socket { stream, watch }
     }
 }
 
-impl<S> Drop for Socket<S> {
+impl<S, W: Watch> Drop for Socket<S, W> {
     fn drop(&mut self) {
-        self.wire.closed();
+        self.watch.closed();
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + Unpin, W: Watch> AsyncRead for Socket<S, W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -154,7 +164,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+impl<S: AsyncWrite + Unpin, W: Watch> AsyncWrite for Socket<S, W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -175,7 +185,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if let Poll::Ready(Ok(())) = flushed {
-            self.wire.flushed();
+            self.watch.flushed();
         }
         flushed
     }
