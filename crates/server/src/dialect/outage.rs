@@ -1,9 +1,9 @@
 //! Outages in answers: tells a refusal of everything from a refusal of one request.
 
 use outlast_core::words::Cause;
-use serde::Deserialize;
+use serde_json::Value;
 
-use super::Upstream;
+use super::{Upstream, lenient::parse_json};
 
 /// Longest time, in milliseconds, that a client's own header is believed to wait for an answer.
 const LONGEST_WAIT_MS: u64 = 3_600_000;
@@ -39,18 +39,8 @@ fn says(body: &[u8], text: &str) -> bool {
 }
 
 fn has_no_credit(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Body {
-        error: Error,
-    }
-    #[derive(Deserialize)]
-    struct Error {
-        #[serde(rename = "type")]
-        kind: Option<String>,
-        code: Option<String>,
-    }
-    let is = |text: &Option<String>| text.as_deref() == Some("insufficient_quota");
-    serde_json::from_slice::<Body>(body).is_ok_and(|b| is(&b.error.kind) || is(&b.error.code))
+    let body: Value = parse_json(body).unwrap_or_default();
+    ["type", "code"].iter().any(|member| body["error"][member] == "insufficient_quota")
 }
 
 /// Returns for how long a call may be held, in milliseconds: nine tenths of the time that the client says it waits;

@@ -6,6 +6,7 @@ use outlast_core::{
     envelope::{Length, Share},
 };
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Upstream, told_time::Says};
 
@@ -58,19 +59,12 @@ pub(super) fn chatgpt_account(headers: &HeaderMap, _body: &[u8]) -> Option<Strin
 pub(super) fn claude_account(_headers: &HeaderMap, body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Body {
-        metadata: Option<Metadata>,
+        metadata: Value,
     }
-    #[derive(Deserialize)]
-    struct Metadata {
-        user_id: Option<String>,
-    }
-    #[derive(Deserialize)]
-    struct User {
-        account_uuid: Option<String>,
-    }
-    let user = serde_json::from_slice::<Body>(body).ok()?.metadata?.user_id?;
-    match serde_json::from_str::<User>(&user) {
-        Ok(user) => user.account_uuid,
+    let body: Body = serde_json::from_slice(body).ok()?;
+    let user = body.metadata["user_id"].as_str()?;
+    match serde_json::from_str::<Value>(user) {
+        Ok(user) => user["account_uuid"].as_str().map(str::to_owned),
         // Older versions: `user_HASH_account_UUID_session_UUID`.
         Err(_) => user.split_once("_account_")?.1.split("_session_").next().map(str::to_owned),
     }

@@ -224,8 +224,7 @@ impl Parser {
             if key == "content" {
                 return self.content(json, "content");
             }
-            self.bytes += json.skip()?.decoded;
-            Ok(())
+            json.skip().map(|value| self.bytes += value.decoded)
         })?;
         self.bytes += frame;
         Ok(())
@@ -242,10 +241,7 @@ impl Parser {
                 })?;
                 Ok(())
             }
-            Kind::String | Kind::Null => {
-                self.bytes += json.skip()?.decoded;
-                Ok(())
-            }
+            Kind::String | Kind::Null => json.skip().map(|value| self.bytes += value.decoded),
             had => Err(wrong_type(field, "a string or an array", had.name())),
         }
     }

@@ -162,8 +162,7 @@ impl Parser {
             Kind::Object => {}
             // A bare text is not part of the API; it counts as its bytes.
             Kind::String => {
-                self.bytes += json.skip()?.decoded;
-                return Ok(());
+                return json.skip().map(|value| self.bytes += value.decoded);
             }
             had => return Err(wrong_type(field, "an object", had.name())),
         }
@@ -180,8 +179,7 @@ impl Parser {
 
     fn part(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         if json.kind()? != Kind::Object {
-            self.bytes += json.skip()?.decoded;
-            return Ok(());
+            return json.skip().map(|value| self.bytes += value.decoded);
         }
         self.bytes += json.object(|json, key| {
             match (&*camel(key), json.kind()?) {

@@ -71,8 +71,7 @@ impl BodyReader for Parser {
                     if !SEARCH_OPTIONS.contains(&key) {
                         request.note_unpriced(format!("web_search_options.{key}"));
                     }
-                    self.bytes += json.skip()?.raw;
-                    Ok(())
+                    json.skip().map(|value| self.bytes += value.raw)
                 })?;
             }
             _ if UNPRICED.contains(&key) => {
@@ -148,8 +147,7 @@ impl Parser {
                 }
                 return Ok(());
             }
-            self.bytes += json.skip()?.raw;
-            Ok(())
+            json.skip().map(|value| self.bytes += value.raw)
         })?;
         Ok(())
     }
@@ -163,10 +161,7 @@ impl Parser {
                 ("content", Kind::Array) => {
                     inner += json.array(|json, part| match json.kind()? {
                         Kind::Object => self.part(json),
-                        Kind::String => {
-                            self.bytes += json.skip()?.decoded;
-                            Ok(())
-                        }
+                        Kind::String => json.skip().map(|value| self.bytes += value.decoded),
                         had => {
                             let field = format!("messages[{index}].content[{part}]");
                             Err(wrong_type(&field, "an object", had.name()))

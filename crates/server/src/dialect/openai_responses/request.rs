@@ -211,8 +211,7 @@ impl Parser {
             }
             Kind::String | Kind::Null => {
                 self.request.message_count += u64::from(field == "input");
-                self.bytes += json.skip()?.decoded;
-                Ok(())
+                json.skip().map(|value| self.bytes += value.decoded)
             }
             had => Err(wrong_type(field, "a string or an array", had.name())),
         }
@@ -235,10 +234,7 @@ impl Parser {
                 (_, Kind::Array) => {
                     self.bytes += json.array(|json, _| match json.kind()? {
                         Kind::Object => self.item(json),
-                        _ => {
-                            self.bytes += json.skip()?.decoded;
-                            Ok(())
-                        }
+                        _ => json.skip().map(|value| self.bytes += value.decoded),
                     })?;
                 }
                 _ => self.bytes += json.skip()?.decoded,
