@@ -5,7 +5,6 @@ use outlast_core::{
     run::attempt,
     words::{Micros, RunId, Seq},
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,29 +12,23 @@ use crate::{
     money::{Overrun, usd},
 };
 
-/// Event of a run, of a named budget or of the state.
-#[derive(Clone, Debug, Serialize)]
-pub struct Event {
-    /// Number in the store; null for what is told of an entry or of progress, which are no rows.
-    pub no: Option<i64>,
-    pub at: Time,
-    pub kind: &'static str,
-    pub run: Option<RunId>,
-    pub seq: Option<Seq>,
-    pub about: Value,
+shape! {
+    /// Event of a run, of a named budget or of the state. `run` is the id of its run.
+    pub Event(event: &events::Event, run: Option<RunId>) {
+        /// Number in the store; null for what is told of an entry or of progress, which are no rows.
+        no: Option<i64> = Some(event.mark.no);
+        at: Time = Time(event.at);
+        kind: &'static str = event.kind.name();
+        run: Option<RunId> = run;
+        seq: Option<Seq> = event.seq;
+        about: Value = shown(event.kind, &event.about);
+    }
 }
 
 impl Event {
-    /// Returns an event of the store. `run` is the id of its run.
-    pub fn new(event: &events::Event, run: Option<RunId>) -> Event {
-        Event {
-            no: Some(event.mark.no),
-            at: Time(event.at),
-            kind: event.kind.name(),
-            run,
-            seq: event.seq,
-            about: shown(event.kind, &event.about),
-        }
+    /// Returns an event that is no row of the store.
+    pub fn told(at: Micros, kind: &'static str, run: Option<RunId>, about: Value) -> Event {
+        Event { no: None, at: Time(at), kind, run, seq: None, about }
     }
 }
 

@@ -125,7 +125,7 @@ fn print(
     let placed = |e: &Event| Version {
         namespace: Some(e.item.namespace.clone()),
         agent: Some(e.item.agent.clone()),
-        ..Version::bare(&e.item)
+        ..Version::new(&e.item)
     };
     let operations = commit.drain(..).map(|e| placed(&e)).collect();
     Ok(page.json_line(&Line { by, transaction, operations })?)

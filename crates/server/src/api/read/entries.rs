@@ -5,9 +5,9 @@ use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries::{self, EntrySearch, call_before},
     store::{self, RunView},
-    words::{AttemptNo, Seq},
+    words::{AttemptNo, RunId, Seq},
 };
-use outlast_view as view;
+use outlast_view::{self as view, shape};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -71,19 +71,19 @@ pub(super) async fn named(asked: &ApiRequest) -> Result<(RunView, Entry), Error>
     Ok((view, entry))
 }
 
-/// Entry with its request and answer in a form for people.
-#[derive(Serialize)]
-struct EntryWithExchange {
-    #[serde(flatten)]
-    entry: view::Entry,
-    request: Value,
-    answer: Value,
-    /// Whether the answer is still coming.
-    live: bool,
-    /// Number of the call before it.
-    call_before: Option<Seq>,
-    /// Whether nobody saw its end.
-    in_doubt: bool,
+shape! {
+    /// Entry with its request and answer in a form for people.
+    EntryWithExchange(run: &RunId, of: &Exchange, live: bool, before: Option<Seq>, in_doubt: bool) {
+        #[serde(flatten)] entry: view::Entry = view::Entry::new(run, &of.entry);
+        request: Value = of.request_json();
+        answer: Value = of.answer_json();
+        /// Whether the answer is still coming.
+        live: bool = live;
+        /// Number of the call before it.
+        call_before: Option<Seq> = before;
+        /// Whether nobody saw its end.
+        in_doubt: bool = in_doubt;
+    }
 }
 
 /// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
@@ -103,14 +103,7 @@ pub async fn one(asked: ApiRequest) -> Answered {
         .await?;
     let live = so_far.is_some();
     exchange.answer = exchange.answer.or(so_far);
-    json(&EntryWithExchange {
-        entry: view::Entry::new(&view.run.id, &exchange.entry),
-        request: exchange.request_json(),
-        answer: exchange.answer_json(),
-        live,
-        call_before: before,
-        in_doubt,
-    })
+    json(&EntryWithExchange::new(&view.run.id, &exchange, live, before, in_doubt))
 }
 
 /// Answers with the bytes of an entry's request or answer, as they were sent. Browsers download them and never show

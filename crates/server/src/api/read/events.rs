@@ -19,10 +19,10 @@ use outlast_core::{
     run::Status,
     state::Position,
     store::{self, News, RunView, Store},
-    words::{Micros, RunNo, Seq},
+    words::{RunNo, Seq},
 };
 use outlast_view::{
-    self as view, Time,
+    self as view,
     money::{Reserved, Spent},
     shape,
 };
@@ -196,10 +196,8 @@ impl Reading {
         let Some(view) = self.run.as_ref().filter(|_| self.gives(kind)) else { return };
         let at = if kind == CLOSED { entry.closed_at.unwrap_or(entry.opened_at) } else { entry.opened_at };
         let id = &view.run.id;
-        let about = json!(view::Entry::new(id, entry));
-        let event =
-            view::Event { no: None, at: Time(at), kind, run: Some(id.clone()), seq: Some(entry.seq), about };
-        given.push((event, self.cursor.to_string()));
+        let told = view::Event::told(at, kind, Some(id.clone()), json!(view::Entry::new(id, entry)));
+        given.push((view::Event { seq: Some(entry.seq), ..told }, self.cursor.to_string()));
     }
 
     /// Moves the cursor to the newest event: only later events are returned.
@@ -403,20 +401,13 @@ impl Progress {
         let mut told = Vec::new();
         for view in found {
             if before.as_ref().is_some_and(|before| before.runs.get(&view.run.no) != Some(&view)) {
-                told.push(message(&view, now));
+                let about = json!(RunProgress::new(&view));
+                told.push(view::Event::told(now, RUN_PROGRESS, Some(view.run.id.clone()), about));
             }
             rows.insert(view.run.no, view);
         }
         if before.is_some_and(|before| before.state != state) {
-            let about = json!({ "position": state });
-            told.push(view::Event {
-                no: None,
-                at: Time(now),
-                kind: STATE_CHANGED,
-                run: None,
-                seq: None,
-                about,
-            });
+            told.push(view::Event::told(now, STATE_CHANGED, None, json!({ "position": state })));
         }
         self.0 = Some(Seen { runs: rows, state });
         Ok(told)
@@ -431,18 +422,6 @@ shape! {
         closed: i64 = run.closed;
         #[serde(flatten)] spent: Spent = Spent::new(view.run.own.cost_nano_usd);
         #[serde(flatten)] reserved: Reserved = Reserved::new(view.envelope.reserved.cost());
-    }
-}
-
-fn message(of: &RunView, now: Micros) -> view::Event {
-    let about = json!(RunProgress::new(of));
-    view::Event {
-        no: None,
-        at: Time(now),
-        kind: RUN_PROGRESS,
-        run: Some(of.run.id.clone()),
-        seq: None,
-        about,
     }
 }
 

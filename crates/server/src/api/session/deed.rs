@@ -7,6 +7,7 @@ use outlast_core::{
     store::{self, Ask as _, Durability, Page, Sought, Store},
     words::Seq,
 };
+use outlast_view::shape;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -23,26 +24,30 @@ use crate::{
 /// Most steps and items of one answer.
 const PAGE: usize = 1_000;
 
-#[derive(Serialize)]
-struct StepTold {
-    seq: i64,
-    key: String,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<Box<RawValue>>,
+shape! {
+    /// Step, or another entry with a value.
+    StepTold(seq: Seq, key: String, state: State, value: Option<Box<RawValue>>) {
+        seq: i64 = seq.0;
+        key: String = key;
+        state: &'static str = state.name();
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<Box<RawValue>> = value;
+    }
 }
 
-#[derive(Serialize)]
-struct ItemTold {
-    seq: i64,
-    key: String,
-    standing: &'static str,
-    tries: i64,
-    cost_nano_usd: i64,
-    content: Option<String>,
-    version: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<Box<RawValue>>,
+shape! {
+    /// Item of a batch job.
+    ItemTold(row: &ItemRow, value: Option<Box<RawValue>>; let d = &row.detail) {
+        seq: i64 = row.seq.0;
+        key: String = row.key.clone();
+        standing: &'static str = d.standing.name();
+        tries: i64 = d.tries();
+        cost_nano_usd: i64 = row.spent.cost();
+        content: Option<String> = d.content.map(|digest| digest.to_string());
+        version: Option<String> = d.version.map(|digest| digest.to_string());
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<Box<RawValue>> = value;
+    }
 }
 
 impl Session {
@@ -138,16 +143,8 @@ impl Session {
                 let Some(entry) = store.entry(run, seq)? else {
                     return Err(engine::Error::UnknownEntry { id: format!("#{run}"), seq: seq.0 }.into());
                 };
-                let value = match store.payload(run, seq, Role::Value)? {
-                    Some(payload) => Some(raw(&payload)?),
-                    None => None,
-                };
-                Ok(StepTold {
-                    seq: seq.0,
-                    key: entry.key.unwrap_or_default(),
-                    state: entry.state.name(),
-                    value,
-                })
+                let value = store.payload(run, seq, Role::Value)?.as_ref().map(raw).transpose()?;
+                Ok(StepTold::new(seq, entry.key.unwrap_or_default(), entry.state, value))
             })
             .await
             .map_err(Error::from)
@@ -162,12 +159,7 @@ impl Session {
             let steps = own.map(|(step, value)| {
                 let value = value.filter(|_| step.state == State::Done);
                 let value = value.as_ref().map(raw).transpose()?;
-                Ok::<_, store::Error>(StepTold {
-                    seq: step.seq.0,
-                    key: step.key,
-                    state: step.state.name(),
-                    value,
-                })
+                Ok::<_, store::Error>(StepTold::new(step.seq, step.key, step.state, value))
             });
             Ok((steps.collect::<Result<Vec<_>, store::Error>>()?, next))
         });
@@ -180,7 +172,10 @@ impl Session {
         let read = asked.read(move |store| {
             let page = store.items(run, &Page::new(after, PAGE).with_values())?;
             let next = page.last().filter(|_| page.len() == PAGE).map(|(row, _)| row.seq.0);
-            let items = page.into_iter().map(|(row, value)| item(row, value.as_ref()));
+            let items = page.iter().map(|(row, value)| {
+                let value = value.as_ref().filter(|_| row.detail.standing != Standing::Open);
+                Ok(ItemTold::new(row, value.map(raw).transpose()?))
+            });
             Ok((items.collect::<Result<Vec<_>, store::Error>>()?, next))
         });
         let (items, next) = read.await?;
@@ -203,21 +198,6 @@ impl Session {
 struct Told<T> {
     rows: Vec<T>,
     next: Option<i64>,
-}
-
-fn item(row: ItemRow, value: Option<&Payload>) -> Result<ItemTold, store::Error> {
-    let d = &row.detail;
-    let value = value.filter(|_| d.standing != Standing::Open).map(raw).transpose()?;
-    Ok(ItemTold {
-        seq: row.seq.0,
-        standing: d.standing.name(),
-        tries: d.tries(),
-        cost_nano_usd: row.spent.cost(),
-        content: d.content.map(|digest| digest.to_string()),
-        version: d.version.map(|digest| digest.to_string()),
-        value,
-        key: row.key,
-    })
 }
 
 fn claimed(claim: ItemClaim) -> Value {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use base64::Engine as _;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
     state::{Item, Listed, Namespace, ResumePoint, Retention},
     store::{self, Store, state::Event},
@@ -12,24 +12,24 @@ use outlast_view::{Time, shape};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-/// Version of a key as JSON. The value is written as it is stored, so that no number loses a digit.
-#[derive(Debug, Serialize)]
-pub struct Version {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    pub key: String,
-    pub version: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub value: Option<Box<RawValue>>,
-    /// Value that is not JSON, in base64; `None` for a value that is JSON or deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub value_base64: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub deleted: bool,
-    #[serde(flatten)]
-    pub by: Option<By>,
+shape! {
+    /// Version of a key. The value is written as it is stored, so that no number loses a digit.
+    pub Version(item: &Item; let (value, base64) = written(item.value.as_deref())) {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String> = None;
+        #[serde(skip_serializing_if = "Option::is_none")]
+        agent: Option<String> = None;
+        key: String = item.key.clone();
+        version: i64 = item.version;
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<Box<RawValue>> = value;
+        /// Value that is not JSON, in base64; `None` for a value that is JSON or deleted.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value_base64: Option<String> = base64;
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        deleted: bool = item.value.is_none();
+        #[serde(flatten)] by: Option<By> = None;
+    }
 }
 
 /// Commit of a version, with the run and attempt that wrote it; `None`: no run wrote it.
@@ -83,14 +83,14 @@ impl Runs {
 
     /// Converts a version of a key for JSON output, without its namespace and agent.
     pub fn version(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
-        Ok(Version { by: Some(self.by(store, item)?), ..Version::bare(item) })
+        Ok(Version { by: Some(self.by(store, item)?), ..Version::new(item) })
     }
 
     /// Returns a commit as JSON. `events` are the commit's events on one agent; `None` if there are none.
     pub fn commit(&mut self, store: &dyn Store, events: &[Event]) -> Result<Option<Commit>, store::Error> {
         let Some(first) = events.first() else { return Ok(None) };
         let by = self.by(store, &first.item)?;
-        let operations = events.iter().map(|e| Version::bare(&e.item)).collect();
+        let operations = events.iter().map(|e| Version::new(&e.item)).collect();
         Ok(Some(Commit { by, transaction: first.transaction.clone(), operations }))
     }
 
@@ -104,26 +104,12 @@ impl Runs {
     }
 }
 
-impl Version {
-    /// Returns a version as JSON, without namespace, agent and commit.
-    pub fn bare(item: &Item) -> Version {
-        let (value, value_base64) = match &item.value {
-            None => (None, None),
-            Some(bytes) => match serde_json::from_slice::<Box<RawValue>>(bytes) {
-                Ok(raw) => (Some(raw), None),
-                Err(_) => (None, Some(base64::engine::general_purpose::STANDARD.encode(bytes))),
-            },
-        };
-        Version {
-            namespace: None,
-            agent: None,
-            key: item.key.clone(),
-            version: item.version,
-            value,
-            value_base64,
-            deleted: item.value.is_none(),
-            by: None,
-        }
+/// Returns a value as it is written: as JSON, or in base64.
+fn written(value: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
+    match value.map(|bytes| serde_json::from_slice(bytes).map_err(|_| STANDARD.encode(bytes))) {
+        None => (None, None),
+        Some(Ok(raw)) => (Some(raw), None),
+        Some(Err(base64)) => (None, Some(base64)),
     }
 }
 
