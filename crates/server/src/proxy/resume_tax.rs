@@ -88,6 +88,7 @@ fn money<S: Serializer>(nano: &(impl Into<Option<i64>> + Copy), to: S) -> Result
 }
 
 /// Calls around a run's restarts: what is kept of its entries to find the conversations that went on.
+#[derive(Default)]
 pub struct Restarts {
     /// Attempts whose first call has not been seen.
     attempts: BTreeSet<AttemptNo>,
@@ -109,13 +110,7 @@ struct Restart {
 
 impl Restarts {
     pub fn of(attempts: impl IntoIterator<Item = AttemptNo>) -> Restarts {
-        Restarts {
-            attempts: attempts.into_iter().collect(),
-            newest: VecDeque::new(),
-            hour: false,
-            current: None,
-            found: BTreeMap::new(),
-        }
+        Restarts { attempts: attempts.into_iter().collect(), ..Restarts::default() }
     }
 
     /// Returns whether no attempt has made a call behind another one's.

@@ -1,6 +1,6 @@
 //! The line to another machine's server: its address, the API token, requests that wait for their answer.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{
     proxy::upstream::{IDLE, Key, Pool, SendFailed},
     state,
-    wire::network::Network,
+    wire::network::{Network, is_loopback},
 };
 
 /// Time in which the server has to answer a request.
@@ -47,11 +47,9 @@ impl Address {
         let uri: Uri = text.parse().map_err(|_| BadAddress::NoUrl)?;
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(BadAddress::NoUrl)?;
         let is_plain = uri.query().is_none() && !text.contains(['@', '#']);
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-        let here = host.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback());
         match uri.scheme_str().filter(|_| is_plain) {
             Some("https") => {}
-            Some("http") if here => {}
+            Some("http") if is_loopback(host) => {}
             Some("http") => return Err(BadAddress::PlainHttp),
             _ => return Err(BadAddress::NoUrl),
         }
@@ -185,34 +183,25 @@ impl Line {
         let code = word("code").unwrap_or_default();
         let message = word("message").unwrap_or_default();
         let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+        let denied = |message: String, hint: &str| refused("server_denied", message, Some(hint.into()));
         match status.as_u16() {
-            401 | 403 if code == "only_the_command_decides" => {
-                let hint = "start it with --api-token-file, and give the same token in OUTLAST_API_TOKEN";
-                let message = format!("{server} has no API token, and takes no orders without one");
-                refused("server_denied", message, Some(hint.into()))
-            }
-            401 | 403 if !self.has_token => {
-                let hint = "set OUTLAST_API_TOKEN, or OUTLAST_API_TOKEN_FILE to a file of mode 0600";
-                refused(
-                    "server_denied",
-                    format!("{server} wants its API token ({status}){said}"),
-                    Some(hint.into()),
-                )
-            }
-            401 | 403 => {
-                let hint = "see OUTLAST_API_TOKEN: it has to be what the server's --api-token-file holds";
-                refused(
-                    "server_denied",
-                    format!("{server} does not let this token in ({status}){said}"),
-                    Some(hint.into()),
-                )
-            }
-            404 if own_code(&code).is_none() => no_route(server, target),
-            300..=399 => refused(
-                "server_differs",
-                format!("{server} answered {status}, and redirects are not followed"),
-                None,
+            401 | 403 if code == "only_the_command_decides" => denied(
+                format!("{server} has no API token, and takes no orders without one"),
+                "start it with --api-token-file, and give the same token in OUTLAST_API_TOKEN",
             ),
+            401 | 403 if !self.has_token => denied(
+                format!("{server} wants its API token ({status}){said}"),
+                "set OUTLAST_API_TOKEN, or OUTLAST_API_TOKEN_FILE to a file of mode 0600",
+            ),
+            401 | 403 => denied(
+                format!("{server} does not let this token in ({status}){said}"),
+                "see OUTLAST_API_TOKEN: it has to be what the server's --api-token-file holds",
+            ),
+            404 if own_code(&code).is_none() => no_route(server, target),
+            300..=399 => {
+                let message = format!("{server} answered {status}, and redirects are not followed");
+                refused("server_differs", message, None)
+            }
             500.. => refused("server_unreachable", format!("{server} answered {status}{said}"), word("hint")),
             _ => refused(
                 own_code(&code).map_or("server_refused", |(code, _)| code),
@@ -233,11 +222,8 @@ fn no_route(server: &Address, target: &str) -> Error {
 /// Error of an answer whose shape this version does not know.
 pub fn differs(server: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
     let hint = "use the same version of outlast there and here";
-    refused(
-        "server_differs",
-        format!("{server} does not answer as this outlast expects: {why}"),
-        Some(hint.into()),
-    )
+    let message = format!("{server} does not answer as this outlast expects: {why}");
+    refused("server_differs", message, Some(hint.into()))
 }
 
 /// Error of a request that the server did not do. `code` has its class from here, or from the server's own table.
