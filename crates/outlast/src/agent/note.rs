@@ -10,8 +10,29 @@ const EXCERPT: usize = 400;
 /// Longest beginning, and longest end, of a result that the conversation has lost, in characters.
 const RESULT: usize = 1000;
 
+/// Beginning and end of a note to the model of a resumed agent, and its words where it has no tool call to tell of.
+const BEGINS: &str = "[Outlast] Your program ended (";
+const ENDS: &str = "\nGo on with the task from there.";
+const NO_CALL: &str = " No tool call was in flight.";
+
 /// Most characters of a conversation that the note to a new session repeats: the newest.
 const CONVERSATION: usize = 16_000;
+
+/// Note to the model of a resumed agent, as it stands in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Note {
+    Plain,
+    /// Tells of tool calls that were in flight.
+    OfCalls,
+}
+
+/// Returns a text without the note that is in it; `None`: no note of a resumption is.
+pub fn cut_out(text: &str) -> Option<(String, Note)> {
+    let (before, rest) = text.split_once(BEGINS)?;
+    // Nothing that a note quotes has lines of its own.
+    let (note, after) = rest.split_once(ENDS)?;
+    Some((format!("{before}{after}"), if note.ends_with(NO_CALL) { Note::Plain } else { Note::OfCalls }))
+}
 
 /// Returns the note to the model of a resumed session. `how`: words for the end of the attempt before.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
@@ -57,7 +78,7 @@ pub fn words_of_new_fork(of: &str, conversation: &str) -> String {
 fn told(began: &str, end: &str, in_flight: &[InFlight]) -> String {
     let mut out = format!("[Outlast] {began}");
     match in_flight {
-        [] => out.push_str(" No tool call was in flight."),
+        [] => out.push_str(NO_CALL),
         calls => {
             for call in calls {
                 out.push_str(&format!(
@@ -71,7 +92,7 @@ fn told(began: &str, end: &str, in_flight: &[InFlight]) -> String {
             }
         }
     }
-    out.push_str("\nGo on with the task from there.");
+    out.push_str(ENDS);
     out
 }
 
@@ -145,6 +166,17 @@ mod tests {
         assert!(lines[1].ends_with("; outcome: finished with code 0; check before repeating it."), "{told}");
         assert!(lines[2].contains("outcome: ended by Outlast"), "{told}");
         assert!(words("exit 1", &[]).contains("No tool call was in flight."));
+        for (note, wanted) in [
+            (told, Note::OfCalls),
+            (words("exit 1", &[]), Note::Plain),
+            (words_anew("exit 1", &[call(Outcome::Unknown)]), Note::OfCalls),
+        ] {
+            assert_eq!(
+                cut_out(&format!("before {note} after")),
+                Some(("before  after".into(), wanted)),
+                "{note}"
+            );
+        }
     }
 
     #[test]

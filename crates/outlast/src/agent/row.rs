@@ -64,6 +64,8 @@ pub struct Row {
     pub session_with_run: bool,
     /// Whether the bodies of the program's requests hold the session's id.
     pub bodies_name_session: bool,
+    /// Texts that the program itself adds to a conversation that was cut off, when it goes on with it.
+    pub goes_on_with: Vec<String>,
     /// Variables that are not set where connections to the provider's own address are redirected to the proxy.
     pub unset_if_intercepted: Vec<String>,
     pub login: Login,

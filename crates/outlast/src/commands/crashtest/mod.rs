@@ -8,6 +8,7 @@ mod compare;
 mod copy;
 mod death;
 mod live;
+mod noted;
 mod recording;
 mod report;
 mod stage;
@@ -267,7 +268,7 @@ impl Test<'_> {
         let place = row.map_or_else(|| place(death.at, ""), |row| row.place.clone());
         let mut differences = self.differences(&end)?;
         let mut findings = Vec::new();
-        let told = (end.code != Some(0) || !diverged.is_empty()) && self.bed.is_in_doubt()?;
+        let told = scene.told || (end.code != Some(0) || !diverged.is_empty()) && self.bed.is_in_doubt()?;
         // A life that was told may stop, or say something else. It may do nothing twice.
         if told {
             differences.retain(|one| one.sort == Sort::More);
@@ -282,9 +283,10 @@ impl Test<'_> {
             why: why(sort, &place),
             fault: path,
         }));
-        // A call that was in flight when its proxy died may be bought again, once.
-        let allowed =
-            if matches!(death.kind, Kind::Supervisor | Kind::Machine) { scene.in_flight } else { 0 };
+        // A call that was in flight when its proxy died may be bought again, once. So is the one by which a CLI agent's
+        // model is told of the death: no recorded answer is one to that.
+        let lost = if matches!(death.kind, Kind::Supervisor | Kind::Machine) { scene.in_flight } else { 0 };
+        let allowed = lost + u32::from(scene.noted);
         let bought_again = scene.bought.saturating_sub(self.clean.bought + allowed);
         if bought_again > 0 && !told {
             findings.push(Finding {

@@ -9,7 +9,8 @@ use outlast_server::{
 };
 use serde::Deserialize;
 
-use crate::{commands::prelude::*, disk, render::text::exact_line};
+use super::noted;
+use crate::{agent::note::Note, commands::prelude::*, disk, render::text::exact_line};
 
 /// Characters of two requests that are shown around the first difference.
 const SHOWN: usize = 60;
@@ -30,6 +31,13 @@ pub struct Recording {
 pub struct Call {
     request: String,
     pub answer: String,
+}
+
+/// Recorded call that answers a request, which has a note to the model of a resumed agent besides (`noted`).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Recorded {
+    pub index: usize,
+    pub note: Option<Note>,
 }
 
 impl Call {
@@ -108,22 +116,23 @@ impl Recording {
         self.calls.len() - 1
     }
 
-    /// Returns the number of the recorded call that answers a request: of equal ones the first that was `served` least.
-    pub fn find(&self, body: &[u8], served: impl Fn(usize) -> u32) -> Option<usize> {
-        let wanted = self.canonical(body);
-        let same =
-            (0..self.calls.len()).filter(|n| self.canonical(self.calls[*n].request.as_bytes()) == wanted);
-        same.min_by_key(|n| served(*n))
+    /// Returns the recorded call that answers a request: of equal ones the first that was `served` least.
+    pub fn find(&self, body: &[u8], served: impl Fn(usize) -> u32) -> Option<Recorded> {
+        let (wanted, note) = self.compared(body, None);
+        let same = |n: &usize| self.compared(self.calls[*n].request.as_bytes(), note).0 == wanted;
+        let index = (0..self.calls.len()).filter(same).min_by_key(|n| served(*n))?;
+        Some(Recorded { index, note })
     }
 
     /// Says in words where a request differs from the recorded one that is most like it.
     pub fn divergence(&self, number: u32, body: &[u8]) -> String {
-        let now = self.canonical(body);
-        let same = |call: &Call| common(&self.canonical(call.request.as_bytes()), &now);
+        let (now, note) = self.compared(body, None);
+        let compared = |call: &Call| self.compared(call.request.as_bytes(), note).0;
+        let same = |call: &Call| common(&compared(call), &now);
         let Some(nearest) = self.calls.iter().max_by_key(|call| same(call)) else {
             return format!("request {number} is asked, and the recording has no call");
         };
-        let (at, was) = (same(nearest), self.canonical(nearest.request.as_bytes()));
+        let (at, was) = (same(nearest), compared(nearest));
         let around = |text: &[u8]| {
             let from = at.saturating_sub(SHOWN / 2).min(text.len());
             let part = &text[from..text.len().min(at + SHOWN)];
@@ -136,9 +145,14 @@ impl Recording {
         )
     }
 
-    /// Returns the form by which requests are compared: bytes that are no JSON as they are.
-    fn canonical(&self, body: &[u8]) -> Vec<u8> {
-        canonical(body, &self.rules).unwrap_or_else(|_| body.to_vec())
+    /// Returns the form by which requests are compared, and the note of this one: bytes that are no JSON as they are, and
+    /// without notes where it, or the one that it is compared with (`other`), has one.
+    fn compared(&self, body: &[u8], other: Option<Note>) -> (Vec<u8>, Option<Note>) {
+        let whole = canonical(body, &self.rules).unwrap_or_else(|_| body.to_vec());
+        match noted::without_notes(&whole) {
+            Some((request, note)) if note.or(other).is_some() => (request, note),
+            _ => (whole, None),
+        }
     }
 }
 

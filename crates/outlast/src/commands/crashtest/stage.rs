@@ -16,8 +16,13 @@ use std::{
 use outlast_mock::recorded::{Asked, Said, Tape};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use super::{death::Below, live::Live, recording::Recording};
+use super::{
+    death::Below,
+    live::Live,
+    recording::{Recorded, Recording},
+};
 use crate::{
+    agent::note::Note,
     cli::crashtest::{Boundary, Death, Kind},
     program::stops::{Moment, Stop},
 };
@@ -49,6 +54,10 @@ pub struct Scene {
     pub in_flight: u32,
     /// Number of requests to which each recorded call was the answer.
     served: HashMap<usize, u32>,
+    /// Whether a request had a note to the model of a resumed agent, and was otherwise in the recording.
+    pub noted: bool,
+    /// Whether such a note told of tool calls: what a model says to that is in no recording.
+    pub told: bool,
     /// Requests that are not in the recording, in words.
     pub diverged: Vec<String>,
     /// Error of the death itself.
@@ -111,7 +120,7 @@ impl Scene {
 
     /// Returns whether a death has come from which there is a way on.
     pub fn may_go_on(&self) -> bool {
-        self.died && self.diverged.is_empty()
+        self.died && self.diverged.is_empty() && !self.told
     }
 
     /// Counts a boundary, and brings the death that is due there. Whoever else stands at a boundary waits for it.
@@ -157,8 +166,12 @@ impl Tape for Stage {
         let found =
             self.recording().find(&asked.body, |index| scene.served.get(&index).copied().unwrap_or(0));
         let found = match found {
-            Some(index) => Ok(index),
-            None => {
+            Some(Recorded { index, note }) if self.live.is_none() || note != Some(Note::OfCalls) => {
+                scene.noted |= note.is_some();
+                scene.told |= note == Some(Note::OfCalls);
+                Ok(index)
+            }
+            _ => {
                 // An answer takes its time, in which others of the scene go on.
                 drop(scene);
                 let answered = self.answered_live(asked);
@@ -175,6 +188,10 @@ impl Tape for Stage {
                 return refused(400, "this request is not in the recording of the crash test");
             }
         };
+        if scene.told {
+            scene.failed = self.below.strike(Kind::Machine, 0).err();
+            return refused(400, "no recording has what a model says of tool calls that were in flight");
+        }
         *scene.served.entry(index).or_default() += 1;
         let recording = self.recording();
         let recorded = &recording.calls[index];
