@@ -201,9 +201,9 @@ impl Reader {
             (State::Open | State::Unknown, _) if is_call && new.held != Sum::default() => {
                 Err(Wrong::Unbacked(at.0, at.1).into())
             }
-            (State::Open, _) => self.act(Act::Close { at, state, spent: new.spent, overrun }),
-            (State::Unknown, State::Done | State::Failed | State::Void) => {
-                self.act(Act::Correct { at, state, spent: new.spent, overrun })
+            (State::Open, _) | (State::Unknown, State::Done | State::Failed | State::Void) => {
+                let (opening, spent) = (new.opened_by, new.spent);
+                self.act(Act::Close { at, opening, state, spent, overrun })
             }
             (old, new) if old == new && !moved => Ok(()),
             _ => Err(Wrong::SettledTwice(at.0, at.1).into()),

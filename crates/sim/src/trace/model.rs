@@ -115,8 +115,11 @@ pub enum Act {
         at: Of,
         repeatable: bool,
     },
+    /// An entry that is open, or whose outcome was unknown, gets its outcome. `opening`: the operation that opened it, as
+    /// whoever closes it knows it.
     Close {
         at: Of,
+        opening: i64,
         state: State,
         spent: Sum,
         overrun: Sum,
@@ -126,12 +129,6 @@ pub enum Act {
         at: Of,
         held: Sum,
         spent: Sum,
-    },
-    Correct {
-        at: Of,
-        state: State,
-        spent: Sum,
-        overrun: Sum,
     },
     /// The reservation of a lost call passes to its retry, or comes back.
     Pass {
@@ -169,6 +166,10 @@ pub enum Wrong {
     SentAgain(i64, i64),
     #[error("entry {1} of run {0} was taken from a process that lives")]
     TakenFromTheLiving(i64, i64),
+    #[error(
+        "entry {1} of run {0} was closed by whoever had another of this number, which a loss of commits gave out again"
+    )]
+    AnotherOpening(i64, i64),
     #[error("entry {1} of run {0} was settled twice")]
     SettledTwice(i64, i64),
     #[error("entry {1} of run {0} is settled, and holds something or has a charge that nobody reserved")]
@@ -222,9 +223,8 @@ impl World {
             Act::Open { at, entry } => self.open(at, entry),
             Act::Take { at, attempt, process, opening } => self.take(at, attempt, process, opening),
             Act::Send { at, repeatable } => self.send(at, repeatable),
-            Act::Close { at, state, spent, overrun } => self.settle(at, State::Open, state, spent, overrun),
-            Act::Correct { at, state, spent, overrun } => {
-                self.settle(at, State::Unknown, state, spent, overrun)
+            Act::Close { at, opening, state, spent, overrun } => {
+                self.settle(at, opening, state, spent, overrun)
             }
             Act::Doubt { at, held, spent } => self.doubt(at, held, spent),
             Act::Pass { at, held } => {
@@ -388,8 +388,15 @@ impl World {
     }
 
     /// Closes an entry that is open, or corrects one whose outcome was unknown.
-    fn settle(&mut self, at: Of, from: State, state: State, spent: Sum, overrun: Sum) -> Result<(), Wrong> {
-        let entry = self.entry_in(at, from)?;
+    fn settle(&mut self, at: Of, opening: i64, state: State, spent: Sum, overrun: Sum) -> Result<(), Wrong> {
+        let entry = self.entries.get_mut(&at).ok_or(Wrong::NeverReserved(at.0, at.1))?;
+        let from = entry.state;
+        if entry.opening != opening {
+            return Err(Wrong::AnotherOpening(at.0, at.1));
+        }
+        if !matches!(from, State::Open | State::Unknown) {
+            return Err(Wrong::SettledTwice(at.0, at.1));
+        }
         if entry.kind == Kind::Call {
             // A lost call's estimate is posted as far as its envelopes have room, whatever it still held.
             let backed = from == State::Unknown

@@ -1,6 +1,10 @@
 //! The model of traces, explored: whatever its acts allow keeps the promises, over processes that die, take over and settle
 //! late. And each act that it refuses would break one: a system that does it all the same is found.
 //!
+//! Once the database comes back without its newest commit, which it had acknowledged: the process has an opening that the
+//! store has not, and its number is given out again. A commit that stands and whose acknowledgement is lost needs no act of its
+//! own: processes remember nothing here, so that each does again whatever it may not know to be done.
+//!
 //! `make model` explores further: `OUTLAST_MODEL` is the number of processes, calls and operations.
 
 use std::time::Instant;
@@ -46,6 +50,10 @@ struct Outside {
     settled: Vec<(i64, i64)>,
     /// Entries that were opened by an attempt that is over.
     stale: Vec<i64>,
+    /// Number and operation of an opening that was acknowledged and then lost with its commit.
+    lost: Option<(i64, i64)>,
+    /// Entries that were closed by whoever had the lost one.
+    mixed: Vec<i64>,
     charged: i64,
 }
 
@@ -54,10 +62,32 @@ enum Step {
     Register(i64),
     Bury(i64),
     Claim(i64),
-    Open { process: i64, attempt: i64, kind: Kind },
-    Send { process: i64, seq: i64 },
-    Take { process: i64, attempt: i64, seq: i64 },
-    Settle { seq: i64, spent: i64 },
+    Open {
+        process: i64,
+        attempt: i64,
+        kind: Kind,
+    },
+    /// The same, and the database loses it.
+    Lose {
+        process: i64,
+        attempt: i64,
+        kind: Kind,
+    },
+    Send {
+        process: i64,
+        seq: i64,
+    },
+    Take {
+        process: i64,
+        attempt: i64,
+        seq: i64,
+    },
+    /// `opening`: the operation by which whoever settles opened or took the entry.
+    Settle {
+        seq: i64,
+        opening: i64,
+        spent: i64,
+    },
     Doubt(i64),
 }
 
@@ -129,6 +159,11 @@ impl Exploration {
                     store.outside.stale.push(at.1);
                 }
             }
+            Step::Lose { process, attempt, kind } => {
+                let mut had = store.clone();
+                self.play(&mut had, &Step::Open { process, attempt, kind })?;
+                store.outside.lost = Some((had.entries, store.operations));
+            }
             Step::Send { process, seq } => {
                 self.does(store, Act::Send { at: (RUN, seq), repeatable: false })?;
                 store.outside.sent.push((seq, process));
@@ -137,16 +172,15 @@ impl Exploration {
                 let opening = store.operations;
                 self.does(store, Act::Take { at: (RUN, seq), attempt, process, opening })?;
             }
-            Step::Settle { seq, spent } => {
+            Step::Settle { seq, opening, spent } => {
                 let at = (RUN, seq);
                 let entry = store.world.entry(at)?.clone();
                 let (state, overrun) = (State::Done, Sum::default());
                 let spent = if entry.kind == Kind::Call { [spent, 0, 1] } else { Sum::default() };
-                let act = match entry.state {
-                    State::Unknown => Act::Correct { at, state, spent, overrun },
-                    _ => Act::Close { at, state, spent, overrun },
-                };
-                self.does(store, act)?;
+                self.does(store, Act::Close { at, opening, state, spent, overrun })?;
+                if entry.opening != opening {
+                    store.outside.mixed.push(seq);
+                }
                 store.outside.settled.push((seq, spent[0]));
                 store.outside.charged += spent[0] - entry.held[0];
             }
@@ -183,17 +217,20 @@ impl Model for Exploration {
                 if store.entries <= self.calls {
                     let kind = if store.entries == 0 { Kind::Tool } else { Kind::Call };
                     steps.push(Step::Open { process, attempt, kind });
+                    if store.outside.lost.is_none() {
+                        steps.push(Step::Lose { process, attempt, kind });
+                    }
                 }
                 steps.extend((1..=store.entries).map(|seq| Step::Take { process, attempt, seq }));
             }
             steps.extend((1..=store.entries).map(|seq| Step::Send { process, seq }));
         }
         for seq in 1..=store.entries {
-            steps.extend([
-                Step::Settle { seq, spent: 20 },
-                Step::Settle { seq, spent: BOUND },
-                Step::Doubt(seq),
-            ]);
+            let own = store.world.entry((RUN, seq)).map(|entry| (seq, entry.opening));
+            for (seq, opening) in own.into_iter().chain(store.outside.lost.filter(|(lost, _)| *lost == seq)) {
+                steps.extend([20, BOUND].map(|spent| Step::Settle { seq, opening, spent }));
+            }
+            steps.push(Step::Doubt(seq));
         }
     }
 
@@ -210,7 +247,8 @@ impl Model for Exploration {
             _ => true,
         };
         let mut next = store.clone();
-        next.operations += i64::from(matches!(step, Step::Open { .. } | Step::Take { .. }));
+        let is_operation = matches!(step, Step::Open { .. } | Step::Lose { .. } | Step::Take { .. });
+        next.operations += i64::from(is_operation);
         if !is_sound || next.operations > self.operations {
             return None;
         }
@@ -235,9 +273,16 @@ impl Model for Exploration {
             Property::always("an attempt that is over opens nothing", |_, store: &Store| {
                 store.outside.stale.is_empty()
             }),
+            Property::always("no result reaches another entry", |_, store: &Store| {
+                store.outside.mixed.is_empty()
+            }),
             Property::always("no limit is passed", |_, store: &Store| store.outside.charged <= LIMIT),
             Property::sometimes("a lost call is corrected", |_, store: &Store| {
                 store.outside.settled.len() > 1 && !store.world.lives(1)
+            }),
+            Property::sometimes("a number is given out again", |_, store: &Store| {
+                let lost = store.outside.lost;
+                lost.is_some_and(|(seq, op)| store.world.entry((RUN, seq)).is_some_and(|e| e.opening != op))
             }),
             Property::sometimes("a tool is taken over", |_, store: &Store| {
                 store.world.entry((RUN, 1)).is_some_and(|e| e.attempt == 2)
@@ -276,6 +321,7 @@ fn breaks(promise: &'static str, calls: i64, steps: usize, ignores: fn(&Wrong) -
 fn what_the_model_of_traces_refuses_would_break_a_promise() {
     breaks("an attempt that is over opens nothing", 0, 4, |wrong| matches!(wrong, Wrong::Fenced(..)));
     breaks("an entry is settled once", 0, 5, |wrong| matches!(wrong, Wrong::SettledTwice(..)));
+    breaks("no result reaches another entry", 0, 5, |wrong| matches!(wrong, Wrong::AnotherOpening(..)));
     breaks("no limit is passed", 2, 5, |wrong| matches!(wrong, Wrong::OverLimit(..)));
     breaks("no tool is called by two", 0, 9, |wrong| matches!(wrong, Wrong::SentAgain(..)));
     breaks("one process drives", 0, 5, |wrong| matches!(wrong, Wrong::Seized(..)));
