@@ -1,7 +1,7 @@
 """The oracle: what a run bought, did and was told, by the world outside, held against what Outlast says of it.
 
 It knows nothing of how Outlast works but for three words of `outlast show`: what was spent, what is in doubt, and which
-calls were lost. A list of faults comes back; a run without faults has lost nothing.
+calls were lost. A fault may quote more of it. A list of faults comes back; a run without faults has lost nothing.
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ def judged(scenario: Scenario, place: Place, outcome: Outcome, *, verify: bool =
     for run in runs:
         ledger = Ledger.of([line for line in lines if line["run"] == run])
         faults += PARTS[scenario.name](scenario, ledger, outcome.strikes)
-        if scenario.name != "serve" and not place.fault:
-            faults += lives(ledger, len(outcome.strikes), len(outcome.halts))
         if "end" not in ledger.acks:
             faults.append("it did not come to its end")
         if ledger.calls:
@@ -74,6 +72,8 @@ def judged(scenario: Scenario, place: Place, outcome: Outcome, *, verify: bool =
                 faults.append(f"it cannot be shown: {shown.get('error', {}).get('message', shown)}")
             else:
                 faults += money(scenario, ledger, shown, journal["entries"])
+            if scenario.name != "serve" and not place.fault:
+                faults += lives(ledger, outcome, shown)
         for shown, last in outcome.halts:
             faults += limit(shown, Ledger.of([line for line in lines if line["n"] <= last]).bought_nano_usd)
         sums["told"] += sum(any(TOLD in str(ack["value"]) for ack in acks) for acks in ledger.acks.values())
@@ -101,10 +101,15 @@ def calls(scenario: Scenario, ledger: Ledger, strikes: list[Strike]) -> list[str
     return faults
 
 
-def lives(ledger: Ledger, deaths: int, halts: int) -> list[str]:
-    """An agent begins again only where something has died, or where its limit was raised."""
+def lives(ledger: Ledger, outcome: Outcome, shown: dict) -> list[str]:
+    """An agent begins again only where something has died, or where its limit was raised. The fault says who was killed, and how
+    its attempts ended: one that was not killed failed by itself, and was begun again by its supervisor."""
     count = len({ack["life"] for acks in ledger.acks.values() for ack in acks})
-    return [f"it lived {count} times, died {deaths} times and halted {halts} times"] if count > deaths + halts + 1 else []
+    if count <= len(outcome.strikes) + len(outcome.halts) + 1:
+        return []
+    killed = [f"{strike.death} killed {'+'.join(strike.killed) or 'nobody'}" for strike in outcome.strikes]
+    ends = [" ".join([f"@{one['attempt']}", str(one["how"]), *one["last_lines"][-1:]]) for one in shown.get("attempts", [])]
+    return [f"it lived {count} times, died {len(killed)} times {killed} and halted {len(outcome.halts)} times; its attempts: {ends}"]
 
 
 def between(deaths: list[Strike], first: dict, then: dict) -> bool:

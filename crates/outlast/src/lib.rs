@@ -70,8 +70,35 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Returns the program that starts another `outlast`: this process's own file, unless [`set_program`] named
-/// another.
+/// Returns the program that starts another `outlast`: this process's own file, or what an upgrade has put into its place,
+/// unless [`set_program`] named another.
 pub fn program() -> io::Result<PathBuf> {
-    PROGRAM.get().cloned().map_or_else(std::env::current_exe, Ok)
+    PROGRAM.get().cloned().map_or_else(|| std::env::current_exe().map(in_its_place), Ok)
+}
+
+/// Returns the file that has the place of a program now. Linux tells of a file that was replaced that it is deleted.
+fn in_its_place(program: PathBuf) -> PathBuf {
+    match program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+        Some(path) if !program.exists() => path.into(),
+        _ => program,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Bug: a crash test ended with "No such file or directory" when `outlast` was upgraded meanwhile, and a supervisor gave
+    // its agent hooks that name no file. Cause: Linux shows a replaced program with " (deleted)" behind its name.
+    #[test]
+    fn a_program_that_is_replaced_while_it_runs_is_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("odd (deleted)"), "").unwrap();
+        for (shown, wanted) in
+            [("outlast", "outlast"), ("outlast (deleted)", "outlast"), ("odd (deleted)", "odd (deleted)")]
+        {
+            assert_eq!(in_its_place(path(shown)), path(wanted), "{shown}");
+        }
+    }
 }
