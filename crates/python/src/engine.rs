@@ -22,7 +22,7 @@ use outlast_core::{
     journal::{ItemRow, Kind},
     reads::{
         forks::{Point, id_of, prepare},
-        unheld,
+        items, unheld,
     },
     run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
@@ -252,6 +252,11 @@ impl Engine {
             _ => return Ok(None),
         };
         Ok(Some((status.name(), why.code.clone(), why.message(), refused_hint(&why, id.as_str()))))
+    }
+
+    /// Returns whether a call of the item's newest try may be paid and left no answer.
+    fn has_paid_in_vain(&self, py: Python<'_>, run: i64, seq: i64) -> PyResult<bool> {
+        self.shared.read(py, |core| items::has_paid_in_vain(&*core.store, RunNo(run), Seq(seq)))
     }
 
     /// Returns lines for people about what no limit of the run holds. Errors: `UnknownRun`.

@@ -122,6 +122,12 @@ impl Entry {
         self.kind == Kind::Call && self.state == State::Unknown
     }
 
+    /// Returns whether the entry is a call that may be paid and that left no answer to give again: lost, or cut off.
+    pub fn is_paid_in_vain(&self) -> bool {
+        let is_charged = self.spent.cost() > 0 || self.spent.tokens() > 0;
+        self.is_lost() || self.kind == Kind::Call && self.state == State::Failed && is_charged
+    }
+
     /// Returns whether the entry is a call that failed and cost nothing, such as one that its provider refused.
     pub fn is_unpaid(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Failed && self.spent.cost() == 0

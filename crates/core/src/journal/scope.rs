@@ -39,6 +39,11 @@ pub fn step_calls(scope: &str, key: &str, try_no: i64) -> Arc<str> {
     format!("step:{scope}/{}:{try_no}", part(key)).into()
 }
 
+/// Returns the beginning that the scopes of calls in an item's steps with retries share.
+pub fn calls_of_steps(key: &str, root: i64) -> String {
+    format!("step:{}/", item_steps(key, root))
+}
+
 /// Returns the scope of the steps within `entry`; `None` if it can hold none.
 pub fn steps_in(entry: &Entry) -> Option<Arc<str>> {
     let key = entry.key.as_deref()?;
@@ -91,5 +96,6 @@ mod tests {
         assert_ne!(item_calls("%2F", 1), item_calls("/", 1));
         assert_eq!(&*item_calls("doc 7", 2), "item:doc 7:2");
         assert_eq!(&*step_calls("i0", "fetch", 1), "step:i0/fetch:1");
+        assert!(step_calls(&item_steps("a/b", 2), "fetch", 1).starts_with(&calls_of_steps("a/b", 2)));
     }
 }

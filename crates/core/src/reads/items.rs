@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::rows;
+use super::{entries, rows};
 use crate::{
     engine::{InName, ResetItem},
-    journal::{ItemRow, job::Standing},
+    journal::{ItemRow, job::Standing, scope},
     store::{Ask as _, Durability, Error, Page, Store},
     words::{RunNo, Seq},
 };
@@ -26,6 +26,24 @@ pub fn each_upto(store: &dyn Store, run: RunNo, upto: Seq) -> impl Iterator<Item
         after = page.last().map_or(after, |(row, _)| row.seq);
         Ok(page.into_iter().map(|(row, _)| row).collect())
     })
+}
+
+/// Returns whether a call of the item's newest try was paid in vain, and was not repeated since: the item begun again
+/// would pay for it twice. `seq` is the item's entry.
+pub fn has_paid_in_vain(store: &dyn Store, run: RunNo, seq: Seq) -> Result<bool, Error> {
+    let item = store.entry(run, seq)?;
+    let Some((key, detail)) = item.as_ref().and_then(|e| e.key.as_deref().zip(e.item.as_deref())) else {
+        return Ok(false);
+    };
+    let (calls, steps) = (scope::item_calls(key, detail.try_no), scope::calls_of_steps(key, detail.root));
+    for entry in entries::each_after(store, run, seq) {
+        let entry = entry?;
+        let is_of_try = *entry.scope == *calls || entry.scope.starts_with(&steps);
+        if is_of_try && entry.is_paid_in_vain() && entry.retried_by.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Items that a person lets run again.

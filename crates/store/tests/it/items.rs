@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::{
+        call::settle::Close,
         item::{ClaimItem, ItemEnd, RecordItem, ResetItem, ReturnItem, SpareItem},
         run::end_attempt::Then,
         step::{NextTry, Step},
@@ -15,6 +16,7 @@ use outlast_core::{
         payload::Payload,
         scope,
     },
+    reads::items,
     run::status::Status,
     store::{Page, Sought},
     words::{
@@ -259,6 +261,48 @@ pub fn a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three(s: &St
 
 /// Bug: three starts without a key left items dead. Consequence: nothing ran them again once the key was there. Cause: each
 /// failure counted against its item, also one that was no fault of the item's.
+/// Bug: items whose answers broke off in an outage were paid twice in one start, and nobody was told. Cause: an item that
+/// failed while its provider was away was given back, whatever had become of its calls.
+pub fn a_try_that_was_paid_in_vain_is_known(s: &Stage) {
+    let a = worker(s);
+    let check = |key: &str, wanted: bool, act: &dyn Fn(&Agent)| {
+        let item = a.item(key);
+        act(&a.in_item(key, &item));
+        let had = items::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
+        assert_eq!(had, wanted, "{key}");
+        item
+    };
+    let cut_off = |a: &Agent, text: &str| {
+        let seq = a.call(text);
+        a.free(seq);
+        a.ask(a.settle(seq, Close::Failed(bill(7)))).unwrap();
+    };
+    check("answered", false, &|a| {
+        a.buys("one", 10);
+    });
+    check("refused", false, &|a| {
+        a.failed(a.call("one"));
+    });
+    check("never sent", false, &|a| {
+        a.void(a.call("one"));
+    });
+    check("lost", true, &|a| {
+        a.lost(a.call("one"));
+    });
+    check("lost and asked again", false, &|a| {
+        a.lost(a.call("one"));
+        a.buys("one", 10);
+    });
+    let item = check("cut off", true, &|a| cut_off(a, "one"));
+    a.ask(a.next_try(item.opening.seq)).unwrap();
+    check("cut off in a step", true, &|a| {
+        let steps = scope::item_steps("cut off in a step", 0);
+        cut_off(&a.within(&scope::step_calls(&steps, "fetch", 1)), "one");
+    });
+    let had = items::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
+    assert!(!had, "its next try has not asked");
+}
+
 pub fn a_spared_failure_does_not_count_against_its_item(s: &Stage) {
     let mut a = worker(s);
     let run = a.run;

@@ -304,6 +304,7 @@ macro_rules! stories {
                 a_job_without_a_price_is_halted_until_its_program_begins_again,
                 an_item_given_back_goes_on_with_its_try,
                 a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three,
+                a_try_that_was_paid_in_vain_is_known,
                 a_spared_failure_does_not_count_against_its_item,
                 time_in_which_two_workers_work_counts_once_for_their_job,
                 a_job_that_its_program_left_keeps_why_until_it_goes_on,

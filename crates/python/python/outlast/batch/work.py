@@ -155,7 +155,7 @@ class Claimed:
     seq: int
 
     def record(
-        self, how: _native.ItemEnd, raw: bytes, error: BaseException | None, changes: Sequence[_native.Change] = ()
+        self, how: _native.ItemEnd, raw: bytes, error: BaseException | None, changes: Sequence[_native.Change] = (), spared: bool = False
     ) -> Process[None]:
         try:
             standing, tries, nano, _ = yield _native.record_item(self.open_run, self.seq, how, raw, True, list(changes))
@@ -163,7 +163,7 @@ class Claimed:
             # This process was declared dead, and another one has the item now, whose result counts.
             self.core.held(self.index)
             return
-        if how == "failed" and is_outside(error):
+        if how == "failed" and (spared or is_outside(error)):
             standing = yield self.core.engine.spare_item(self.core.run._no, self.core.plan.key(self.index), self.seq)
         self.core.ended(self.index, self.seq, standing, tries, nano, raw, error)
 
@@ -206,10 +206,12 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         barred = None if refused or certain else core.engine.barred(core.run._no)
         is_halted = barred is not None and barred[0] == "halted"
         # Answers to a client made by hand are not seen here: it may have been refused for this reason.
-        if refused == NO_ROOM or (barred is not None and not is_halted):
+        waits = refused == NO_ROOM or (barred is not None and not is_halted)
+        # Begun again, a call that may be paid and left no answer would be paid twice, and nobody told: its item ends here.
+        if waits and not core.engine.has_paid_in_vain(core.run._no, seq):
             yield from claimed.give_back(began)
             return
-        if goes_back(error, refused, run.answers, is_halted):
+        if goes_back(error, None if waits else refused, run.answers, is_halted):
             yield from claimed.give_back()
             core.stop(core.run.refusal(error, refused))
             return
@@ -236,7 +238,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         if status_of(error) in CROWDED:
             core.crowded(began)
         if delay is None:
-            yield from claimed.record("failed", life.failed(error), error)
+            yield from claimed.record("failed", life.failed(error), error, spared=waits)
             if call.late is not None:
                 # The late thread keeps its slot until it ends.
                 core.late(call.late)
