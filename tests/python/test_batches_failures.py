@@ -76,7 +76,18 @@ def full(i):
     raise OSError(errno.ENOSPC, "no space left on device")
 
 
-@pytest.mark.parametrize("fn", [of_environment, unauthorized, not_installed, full])
+class Forbidden(Exception):
+    status_code = 403
+
+    def __init__(self, **headers):
+        self.headers = headers
+
+
+def forbidden(i):
+    raise Forbidden(**{"x-outlast-run": "j"})
+
+
+@pytest.mark.parametrize("fn", [of_environment, unauthorized, not_installed, full, forbidden])
 def test_a_reason_outside_of_the_items_is_no_verdict_about_one(rt, fn):
     """Bug: three starts without a key left items dead. Consequence: nothing ran them again once the key was there. Cause: every
     failure counted against its item."""
@@ -85,6 +96,14 @@ def test_a_reason_outside_of_the_items_is_no_verdict_about_one(rt, fn):
         assert r.status == "failed"
     assert outlast.job("j", store=rt).item(0).failed_starts == 0
     assert [r.value for r in batch(rt, [0], Work(lambda i: "done"))] == ["done"]
+
+
+def test_a_page_that_may_not_be_read_is_its_items_own_failure(rt):
+    def fn(i):
+        raise Forbidden(server="nginx")
+
+    batch(rt, [0], fn).wait()
+    assert outlast.job("j", store=rt).item(0).failed_starts == 1
 
 
 @pytest.mark.parametrize("count", [20, 2])

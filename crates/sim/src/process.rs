@@ -231,6 +231,8 @@ impl Process {
         let wants = Wants {
             upstream: "sim".to_owned(),
             way: Digest::of(b"sim"),
+            request: Digest::of(&client.place(attempt, out.engine.bug).key.0),
+            is_of_item: false,
             account: (None, "sim-1".to_owned()),
             rate: out.rate,
             bound: bound.full().1,

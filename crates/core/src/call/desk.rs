@@ -174,6 +174,8 @@ pub enum ForExchange {
     /// Records in the run that its upstream has an outage: submits the operation `AwaitProvider` with durability
     /// `Committed`. The deed that ends the try, `Rest` or `Settle`, follows it.
     Outage(Cause),
+    /// The failure is the request's own: the upstream answers others.
+    FailsAlone,
     /// Another call probes the upstream: feed `Rested` after the pause.
     RestOn { pause_ms: u64 },
     /// Submit `Retry { resting: false }` with durability `Synced`; feed `MayLeave`.

@@ -1,21 +1,25 @@
 //! Outages of upstreams, as the calls of one process find them.
 //!
 //! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
-//! the third 5xx in a row. Any other answer to a try that was sent since ends it, and where no connection was made, the
+//! the third 5xx or 403 in a row. Any other answer to a try that was sent since ends it, and where no connection was made, the
 //! first one that is made. An answer to an older try tells nothing: what was in flight may end well while all else fails.
-//! A call that failed while others were answered fails by itself: it begins no outage.
+//! A request that failed while others were answered fails by itself: it begins no outage, however often it is asked. So
+//! does one in a batch's item where only such requests are left, if an older answer has come since they began to fail.
 //! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
 //! a probe that hangs keeps nobody else from asking.
 
 use std::collections::HashMap;
 
 use crate::{
-    call::{ConnectionId, Key, patience::chance},
+    call::{ConnectionId, Key, patience::chance, rates::Wants},
     words::{Cause, Digest},
 };
 
 /// Failures in a row that make an outage, where one could be the request's own.
 const FAILURES: u32 = 3;
+
+/// Most requests that are known to fail by themselves.
+const MOST_ALONE: usize = 256;
 
 /// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
 const FIRST_MS: u64 = 1_000;
@@ -42,8 +46,8 @@ pub struct Outages {
     pub lent_ms: u64,
     longest_pause_ms: u64,
     failing: HashMap<Digest, Failing>,
-    /// Calls under way that failed before others were answered. Another failure of such a call is its own.
-    alone: Vec<Probe>,
+    /// Requests that failed before others were answered, oldest first. Another failure of such a request is its own.
+    alone: Vec<Digest>,
 }
 
 #[derive(Debug)]
@@ -58,8 +62,27 @@ struct Failing {
     /// End of the current pause, in monotonic milliseconds.
     next_ms: u64,
     probe: Option<Lent>,
-    /// Calls under way that failed in this row, each with a failure that could be its own.
-    calls: Vec<Probe>,
+    /// Requests that failed in this row, each with a failure that could be its own.
+    requests: Vec<FailedRequest>,
+    /// Whether an answer came during the outage, to a try that was sent before.
+    is_heard: bool,
+}
+
+/// Request that failed in a row of failures.
+#[derive(Debug)]
+struct FailedRequest {
+    digest: Digest,
+    is_of_item: bool,
+    failures: u32,
+    /// Call under way that asks it; `None` once that has ended.
+    call: Option<Probe>,
+}
+
+impl FailedRequest {
+    /// Returns whether its failures may be its own, if nothing but such requests fails.
+    fn may_be_alone(&self) -> bool {
+        self.is_of_item && self.failures >= FAILURES
+    }
 }
 
 /// Place of the probe, as it was lent last.
@@ -75,11 +98,11 @@ impl Outages {
         Outages { lent_ms: LENT_MS, longest_pause_ms, failing: HashMap::new(), alone: Vec::new() }
     }
 
-    /// Notes a failed call to the upstream `way` (see `Wants::way`). Returns the milliseconds to the next probe; `None`
-    /// if there is no outage.
-    pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
-        let is_out = self.failing.get(way).is_some_and(|failing| failing.out_since_ms.is_some());
-        if !is_out && !cause.is_certain() && self.alone.contains(&who) {
+    /// Notes a failed call `who`, which asks for `wants`. Returns the milliseconds to the next probe; `None` if there is no
+    /// outage.
+    pub fn failed(&mut self, wants: &Wants, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
+        let way = &wants.way;
+        if !self.is_out(way) && self.fails_alone(wants, cause) {
             return None;
         }
         let longest = self.longest_pause_ms;
@@ -90,10 +113,11 @@ impl Outages {
             pauses: 0,
             next_ms: 0,
             probe: None,
-            calls: Vec::new(),
+            requests: Vec::new(),
+            is_heard: false,
         });
-        if !cause.is_certain() && !failing.calls.contains(&who) {
-            failing.calls.push(who);
+        if !cause.is_certain() {
+            failing.note(wants, who);
         }
         failing.cause = cause;
         failing.failures = failing.failures.saturating_add(1);
@@ -102,6 +126,10 @@ impl Outages {
         }
         failing.release(who);
         failing.out_since_ms?;
+        if failing.is_of_its_requests() {
+            self.ended(way);
+            return None;
+        }
         // Calls that fail together are one failure.
         if now_ms >= failing.next_ms {
             let most = (FIRST_MS << failing.pauses.min(20)).min(longest);
@@ -113,14 +141,34 @@ impl Outages {
         Some(failing.next_ms - now_ms)
     }
 
-    /// Notes that the upstream answered a try that was sent at `sent_ms`. Returns whether that ended an outage.
-    pub fn answered(&mut self, way: &Digest, sent_ms: u64) -> bool {
-        let is_older = |failing: &Failing| failing.out_since_ms.is_some_and(|since| sent_ms < since);
-        if self.failing.get(way).is_some_and(is_older) {
+    /// Returns whether the upstream `way` (see `Wants::way`) has an outage.
+    pub fn is_out(&self, way: &Digest) -> bool {
+        self.failing.get(way).is_some_and(|failing| failing.out_since_ms.is_some())
+    }
+
+    /// Returns whether a failure of this cause is the request's own.
+    pub fn fails_alone(&self, wants: &Wants, cause: Cause) -> bool {
+        !cause.is_certain() && self.alone.contains(&wants.request)
+    }
+
+    /// Notes that the upstream answered a try for `wants` that was sent at `sent_ms`. Returns whether that ended an outage.
+    pub fn answered(&mut self, wants: &Wants, sent_ms: u64) -> bool {
+        let failing = self.failing.get_mut(&wants.way);
+        if let Some(failing) = failing.filter(|f| f.out_since_ms.is_some_and(|since| sent_ms < since)) {
+            failing.is_heard = true;
             return false;
         }
+        let was_out = self.ended(&wants.way);
+        self.alone.retain(|request| *request != wants.request);
+        was_out
+    }
+
+    /// Ends the upstream's row of failures, after which those requests fail by themselves. Returns whether it was an outage.
+    fn ended(&mut self, way: &Digest) -> bool {
         let Some(over) = self.failing.remove(way) else { return false };
-        self.alone.extend(over.calls);
+        self.alone.extend(over.requests.iter().map(|failed| failed.digest));
+        let too_many = self.alone.len().saturating_sub(MOST_ALONE);
+        self.alone.drain(..too_many);
         over.out_since_ms.is_some()
     }
 
@@ -165,15 +213,39 @@ impl Outages {
 
     /// Forgets `who`, which has ended, and frees the place of the probe for another call, if `who` has it.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
-        self.alone.retain(|call| *call != who);
         if let Some(failing) = self.failing.get_mut(way) {
-            failing.calls.retain(|call| *call != who);
+            for failed in &mut failing.requests {
+                failed.call.take_if(|call| *call == who);
+            }
             failing.release(who);
         }
     }
 }
 
 impl Failing {
+    /// Counts a failure that could be the request's own.
+    fn note(&mut self, wants: &Wants, who: Probe) {
+        match self.requests.iter_mut().find(|failed| failed.digest == wants.request) {
+            Some(failed) => (failed.failures, failed.call) = (failed.failures + 1, Some(who)),
+            None => self.requests.push(FailedRequest {
+                digest: wants.request,
+                is_of_item: wants.is_of_item,
+                failures: 1,
+                call: Some(who),
+            }),
+        }
+    }
+
+    /// Returns whether the failures are more likely those of the requests that are left than an outage: each failed several
+    /// times, and the upstream has answered others meanwhile. A status that says "overloaded" is no request's own.
+    fn is_of_its_requests(&self) -> bool {
+        let mut left = self.requests.iter().filter(|failed| failed.call.is_some()).peekable();
+        self.is_heard
+            && matches!(self.cause, Cause::Failing(status) if !matches!(status, 503 | 529))
+            && left.peek().is_some()
+            && left.all(FailedRequest::may_be_alone)
+    }
+
     fn release(&mut self, who: Probe) {
         self.probe.take_if(|lent| lent.to == who);
     }
@@ -182,19 +254,38 @@ impl Failing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{RunNo, Seq};
+    use crate::{
+        call::Rate,
+        words::{RunNo, Seq},
+    };
 
     const U: Digest = Digest([1; 32]);
 
-    fn call(n: i64) -> Probe {
-        Probe::Call((RunNo(1), Seq(n)))
+    fn call(n: u8) -> Probe {
+        Probe::Call((RunNo(1), Seq(n.into())))
+    }
+
+    /// Returns the wants of the request that the call of this number asks.
+    fn wants(n: u8) -> Wants {
+        Wants {
+            upstream: "u".into(),
+            way: U,
+            request: Digest([n; 32]),
+            is_of_item: true,
+            account: (None, "m".into()),
+            rate: Rate { requests: None, tokens: None },
+            bound: 1,
+            input_bound: 1,
+            patience_ms: 1,
+        }
     }
 
     #[test]
     fn one_failure_to_reach_it_is_an_outage_and_a_status_is_at_the_third_time() {
         let check = |causes: &[Cause], wanted: bool| {
             let mut outages = Outages::new(60_000);
-            let told = causes.iter().map(|cause| outages.failed(&U, call(1), *cause, 0)).last().flatten();
+            let told =
+                causes.iter().map(|cause| outages.failed(&wants(1), call(1), *cause, 0)).last().flatten();
             assert_eq!((told.is_some(), outages.may_go(&U, call(2), 0).is_err()), (wanted, wanted));
         };
         let failing = Cause::Failing(529);
@@ -203,48 +294,82 @@ mod tests {
         check(&[Cause::KeyRefused(401)], true);
         check(&[Cause::QuotaEnded(429)], true);
         check(&[failing, failing], false);
+        check(&[Cause::KeyRefused(403), Cause::KeyRefused(403)], false);
         check(&[failing, Cause::Lost, failing], true);
     }
 
     #[test]
     fn any_answer_begins_the_row_anew() {
         let mut outages = Outages::new(60_000);
-        let fails = |outages: &mut Outages, n| outages.failed(&U, call(n), Cause::Failing(500), 0);
+        let fails = |outages: &mut Outages, n| outages.failed(&wants(n), call(n), Cause::Failing(500), 0);
         assert_eq!((fails(&mut outages, 1), fails(&mut outages, 2)), (None, None));
-        assert!(!outages.answered(&U, 0), "two failures were no outage");
+        assert!(!outages.answered(&wants(99), 0), "two failures were no outage");
         assert_eq!((fails(&mut outages, 3), fails(&mut outages, 4)), (None, None));
         assert!(fails(&mut outages, 5).is_some());
-        assert!(outages.answered(&U, 0));
+        assert!(outages.answered(&wants(99), 0));
         assert_eq!(outages.may_go(&U, call(1), 0), Ok(()));
     }
 
     // Bug: a request that its provider always answers with 504 was held, alone at the end of its batch, for hours.
     // Cause: its own tries, and those of others like it, were an outage, although all else was answered.
     #[test]
-    fn a_call_that_fails_while_others_are_answered_begins_no_outage() {
+    fn a_request_that_fails_while_others_are_answered_begins_no_outage_in_its_next_calls_either() {
         let mut outages = Outages::new(60_000);
-        let fails = |outages: &mut Outages, n| outages.failed(&U, call(n), Cause::Failing(504), 0);
+        let fails = |outages: &mut Outages, n| outages.failed(&wants(n), call(n), Cause::Failing(504), 0);
         assert_eq!((fails(&mut outages, 1), fails(&mut outages, 2)), (None, None));
+        outages.give_back(&U, call(1));
         assert!(fails(&mut outages, 3).is_some());
-        assert!(outages.answered(&U, 0), "by a fourth one");
+        assert!(outages.answered(&wants(4), 0), "by a fourth one");
         for n in [3, 2, 1, 3] {
             assert_eq!(fails(&mut outages, n), None, "{n}");
         }
-        assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some(), "that is no call's own");
+        outages.give_back(&U, call(3));
+        let next = outages.failed(&wants(3), call(33), Cause::Failing(504), 0);
+        assert_eq!(next, None, "another call for the same");
+        assert!(
+            outages.failed(&wants(3), call(3), Cause::NoConnection, 0).is_some(),
+            "that is no call's own"
+        );
         assert!(fails(&mut outages, 3).is_some(), "it is held as the others are");
-        assert!(outages.failed(&U, call(3), Cause::NoConnection, 0).is_some());
+        assert!(outages.failed(&wants(3), call(3), Cause::NoConnection, 0).is_some());
         assert!(outages.connected(&U), "which answers nobody");
-        assert!(outages.failed(&U, call(4), Cause::NoConnection, 0).is_some() && outages.answered(&U, 0));
+        assert!(outages.failed(&wants(4), call(4), Cause::NoConnection, 0).is_some());
+        assert!(outages.answered(&wants(4), 0));
         let row = [4, 4].map(|n| fails(&mut outages, n));
         assert_eq!(row, [None, None], "a failure to connect was not its own");
-        assert!(fails(&mut outages, 4).is_some() && outages.answered(&U, 0));
-        outages.give_back(&U, call(3));
-        assert_eq!(
-            (fails(&mut outages, 3), fails(&mut outages, 3)),
-            (None, None),
-            "a call of this number is new"
-        );
-        assert!(fails(&mut outages, 3).is_some());
+        assert!(fails(&mut outages, 4).is_some() && outages.answered(&wants(4), 0));
+        let row = [4, 4].map(|n| fails(&mut outages, n));
+        assert_eq!(row, [None, None], "it was answered itself");
+        assert!(fails(&mut outages, 4).is_some());
+    }
+
+    // Bug: three such requests, the last of their batch, were an outage without an end.
+    #[test]
+    fn items_that_alone_are_left_fail_by_themselves_if_others_were_answered_meanwhile() {
+        let check = |status: u16, is_of_item: bool, is_heard: bool, wanted: bool| {
+            let mut outages = Outages::new(60_000);
+            let fails = |outages: &mut Outages, n, at| {
+                let wants = Wants { is_of_item, ..wants(n) };
+                outages.failed(&wants, call(n), Cause::Failing(status), at)
+            };
+            for n in [1, 2, 3] {
+                fails(&mut outages, n, 100);
+            }
+            outages.give_back(&U, call(1));
+            assert!(!is_heard || !outages.answered(&wants(4), 99));
+            for (n, at) in [(2, 200), (3, 300), (2, 400)] {
+                assert!(fails(&mut outages, n, at).is_some(), "{n} {at}");
+            }
+            assert_eq!(fails(&mut outages, 3, 500).is_none(), wanted, "{status} {is_of_item} {is_heard}");
+            assert_eq!(outages.is_out(&U), !wanted);
+            assert_eq!(outages.fails_alone(&wants(2), Cause::Failing(status)), wanted);
+        };
+        check(504, true, true, true);
+        check(500, true, true, true);
+        check(529, true, true, false);
+        check(503, true, true, false);
+        check(504, false, true, false);
+        check(504, true, false, false);
     }
 
     // Bug: "answers again" was said of calls that had been in flight when the outage began, again and again. Cause: any
@@ -252,10 +377,10 @@ mod tests {
     #[test]
     fn an_answer_to_a_try_that_was_sent_before_the_outage_does_not_end_it() {
         let mut outages = Outages::new(60_000);
-        outages.failed(&U, call(1), Cause::NoConnection, 100);
-        assert!(!outages.answered(&U, 99) && outages.may_go(&U, call(2), 100).is_err());
-        outages.failed(&U, call(1), Cause::NoConnection, 900);
-        assert!(outages.answered(&U, 800), "sent since it began, whatever failed later");
+        outages.failed(&wants(1), call(1), Cause::NoConnection, 100);
+        assert!(!outages.answered(&wants(99), 99) && outages.may_go(&U, call(2), 100).is_err());
+        outages.failed(&wants(1), call(1), Cause::NoConnection, 900);
+        assert!(outages.answered(&wants(99), 800), "sent since it began, whatever failed later");
         assert_eq!(outages.may_go(&U, call(2), 900), Ok(()));
     }
 
@@ -263,7 +388,7 @@ mod tests {
     fn one_call_at_a_time_is_the_probe_and_only_after_the_pause() {
         let mut outages = Outages::new(60_000);
         let asks = |outages: &mut Outages, who, now| outages.may_go(&U, who, now).map_err(|(_, ms)| ms);
-        let pause = outages.failed(&U, call(1), Cause::NoConnection, 100).unwrap();
+        let pause = outages.failed(&wants(1), call(1), Cause::NoConnection, 100).unwrap();
         assert!((500..=1_000).contains(&pause), "{pause}");
         let (client, due) = (Probe::Request(ConnectionId(7)), 100 + pause);
         assert_eq!(asks(&mut outages, client, due - 1), Err(1));
@@ -276,7 +401,7 @@ mod tests {
         );
         outages.give_back(&U, call(2));
         assert_eq!(asks(&mut outages, call(1), due), Ok(()), "the probe came to nothing: another one goes");
-        assert!(outages.failed(&U, call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
+        assert!(outages.failed(&wants(1), call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
         assert_eq!(outages.may_go(&Digest([2; 32]), client, 0), Ok(()));
     }
 
@@ -286,9 +411,9 @@ mod tests {
     #[test]
     fn the_probes_place_is_lent_for_seconds() {
         let mut outages = Outages::new(60_000);
-        let due = outages.failed(&U, call(1), Cause::Lost, 0).or_else(|| {
-            outages.failed(&U, call(1), Cause::Lost, 0);
-            outages.failed(&U, call(1), Cause::Lost, 0)
+        let due = outages.failed(&wants(1), call(1), Cause::Lost, 0).or_else(|| {
+            outages.failed(&wants(1), call(1), Cause::Lost, 0);
+            outages.failed(&wants(1), call(1), Cause::Lost, 0)
         });
         let due = due.unwrap();
         let lent_until = due + LENT_MS;
@@ -302,7 +427,7 @@ mod tests {
             Err((Cause::Lost, LOOK_MS)),
             "no longer its place"
         );
-        assert!(outages.answered(&U, 0));
+        assert!(outages.answered(&wants(99), 0));
     }
 
     #[test]
@@ -319,7 +444,7 @@ mod tests {
         ] {
             let mut outages = Outages::new(60_000);
             for _ in 0..3 {
-                outages.failed(&U, call(1), cause, 0);
+                outages.failed(&wants(1), call(1), cause, 0);
             }
             assert_eq!(outages.connected(&U), ended, "{cause:?}");
             assert_eq!(outages.may_go(&U, call(2), 0).is_ok(), ended, "{cause:?}");
@@ -329,7 +454,7 @@ mod tests {
     #[test]
     fn a_person_ends_the_pause_and_one_call_probes() {
         let mut outages = Outages::new(60_000);
-        outages.failed(&U, call(1), Cause::NoConnection, 0);
+        outages.failed(&wants(1), call(1), Cause::NoConnection, 0);
         assert!(outages.may_go(&U, call(1), 100).is_err());
         outages.probe_now(100);
         assert_eq!(outages.may_go(&U, call(1), 100), Ok(()));
@@ -341,8 +466,8 @@ mod tests {
         let mut outages = Outages::new(9_000);
         let (mut now, mut pauses) = (0, Vec::new());
         for n in 0..6 {
-            let pause = outages.failed(&U, call(n), Cause::NoConnection, now).unwrap();
-            assert_eq!(outages.failed(&U, call(n + 100), Cause::NoConnection, now), Some(pause));
+            let pause = outages.failed(&wants(n), call(n), Cause::NoConnection, now).unwrap();
+            assert_eq!(outages.failed(&wants(n + 100), call(n + 100), Cause::NoConnection, now), Some(pause));
             pauses.push(pause);
             now += pause;
         }

@@ -53,6 +53,10 @@ pub struct Wants {
     /// Digest of the upstream's address and of the configured key, if that is sent: an outage concerns the pair. A call
     /// with a new key does not wait for the old one.
     pub way: Digest,
+    /// Digest of the request, the same whenever it is asked.
+    pub request: Digest,
+    /// Whether a batch's item asks.
+    pub is_of_item: bool,
     pub account: Account,
     /// Rate configured for the upstream.
     pub rate: Rate,
@@ -244,6 +248,8 @@ mod tests {
         Arc::new(Wants {
             upstream: "openai".into(),
             way: Digest([0; 32]),
+            request: Digest([0; 32]),
+            is_of_item: false,
             account: (None, model.into()),
             rate: if rate.is_empty() { Rate::default() } else { rate.parse().unwrap() },
             bound: 10,

@@ -54,6 +54,11 @@ pub fn steps_in(entry: &Entry) -> Option<Arc<str>> {
     }
 }
 
+/// Returns whether the scope is one of calls in an item.
+pub fn is_of_item(scope: &str) -> bool {
+    scope.strip_prefix("step:").unwrap_or(scope).starts_with("item:")
+}
+
 /// Returns the scope of calls made in `entry`, an item or a step. `find` gives the entries around it.
 ///
 /// Returns `None` if the entry can hold no calls, or if an entry around it is not found.
@@ -96,6 +101,9 @@ mod tests {
         assert_ne!(item_calls("%2F", 1), item_calls("/", 1));
         assert_eq!(&*item_calls("doc 7", 2), "item:doc 7:2");
         assert_eq!(&*step_calls("i0", "fetch", 1), "step:i0/fetch:1");
+        let step = step_calls(&item_steps("a", 0), "fetch", 1);
+        let had = [&step, &item_calls("a", 1), &step_calls("i0", "item:", 1)].map(|scope| is_of_item(scope));
+        assert_eq!(had, [true, true, false]);
         assert!(step_calls(&item_steps("a/b", 2), "fetch", 1).starts_with(&calls_of_steps("a/b", 2)));
     }
 }

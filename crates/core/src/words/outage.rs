@@ -42,9 +42,9 @@ impl Cause {
     }
 
     /// Returns whether one failure of this cause is enough to call it an outage. A single 5xx or lost answer may be the
-    /// request's own.
+    /// request's own, and so may a 403: it asks for a model that the key may not use.
     pub fn is_certain(self) -> bool {
-        !matches!(self, Cause::Failing(_) | Cause::Lost)
+        !matches!(self, Cause::Failing(_) | Cause::Lost | Cause::KeyRefused(403))
     }
 
     /// Returns whether no connection was made, so that the first one that is made ends the outage.

@@ -211,7 +211,7 @@ impl CurrentOutage {
                 let is_new = known.is_none_or(|known| known.outage != *outage);
                 is_new.then(|| waiting(outage, *since, &self.resume))
             }
-            Seen::Settled { upstream, answered: true, sent_ago, .. } => {
+            Seen::Settled { upstream, heard: true, sent_ago, .. } => {
                 // A call that was in flight when the outage began may end well while all else fails.
                 let ends = |known: &mut Known| {
                     known.outage.upstream == *upstream && known.heard_at.elapsed() >= *sent_ago
@@ -291,6 +291,7 @@ mod tests {
             upstream: String::new(),
             status: Status::Running,
             answered,
+            heard: answered,
             failed: None,
             sent_ago: Duration::ZERO,
         };
@@ -321,6 +322,7 @@ mod tests {
             upstream: String::new(),
             status: Status::Running,
             answered: true,
+            heard: true,
             failed: None,
             sent_ago: Duration::ZERO,
         };
@@ -347,6 +349,7 @@ mod tests {
             upstream: String::new(),
             status: Status::Running,
             answered: true,
+            heard: true,
             failed: None,
             sent_ago: Duration::ZERO,
         };
@@ -403,6 +406,7 @@ mod tests_of_outage {
             upstream: upstream.into(),
             status: Status::Waiting,
             answered,
+            heard: answered,
             failed: (!answered).then_some(Cause::Failing(500)),
             sent_ago: Duration::ZERO,
         };
@@ -411,8 +415,18 @@ mod tests_of_outage {
             upstream: "openai".into(),
             status: Status::Waiting,
             answered: true,
+            heard: true,
             failed: None,
             sent_ago: Duration::from_secs(3600),
+        };
+        let refused_itself = Seen::Settled {
+            seq: Seq(1),
+            upstream: "openai".into(),
+            status: Status::Waiting,
+            answered: false,
+            heard: true,
+            failed: None,
+            sent_ago: Duration::ZERO,
         };
         let mut told = CurrentOutage::new("`outlast resume` the run");
         let mut says = |seen: Seen, wanted: Option<&str>| {
@@ -436,6 +450,8 @@ mod tests_of_outage {
         says(in_flight_before, None);
         says(settled("openai", true), Some("openai answers again after"));
         says(settled("openai", true), None);
+        says(out(Cause::Failing(500)), Some("openai fails with 500"));
+        says(refused_itself, Some("openai answers again after"));
         assert_eq!(told.failed(), None);
         told.note(&settled("openai", false));
         assert_eq!(told.failed().map(|o| o.cause), Some(Cause::Failing(500)), "one failure is not told");

@@ -8,7 +8,7 @@ use hyper::{Response, body::Incoming};
 use outlast_core::{
     body::{Base, BodyRecord, Chain, diff},
     call::{busy_waiting::Streak, rates::Wants},
-    journal::{Payload, payload::Codec},
+    journal::{Payload, payload::Codec, scope},
     price::Bound,
     run::{Record, token},
     words::{Digest, MatchKey, RequestDigest},
@@ -209,6 +209,8 @@ impl Call {
         Wants {
             upstream: self.upstream_name().to_owned(),
             way: self.to.provider(&config.providers).way(self.is_own_key()),
+            request: self.digest,
+            is_of_item: scope::is_of_item(&self.seat.scope),
             account: (key, self.request.model.clone()),
             rate: self.to.rate(config.upstream_rate),
             bound: self.bound.full().1,

@@ -120,6 +120,8 @@ pub enum Seen {
         status: Status,
         /// Whether the upstream answered with a 2xx status.
         answered: bool,
+        /// Whether the upstream answered with any status that is no sign of an outage.
+        heard: bool,
         /// Cause of the outage that the call's last failure may belong to; `None` if the call did not fail in
         /// this way.
         failed: Option<Cause>,

@@ -82,6 +82,8 @@ impl Carry {
             Some(ForExchange::Rest { tries, pause_ms }) => self.rest(tries, pause_ms).await,
             Some(ForExchange::RestOn { pause_ms }) => self.rest_on(pause_ms).await,
             Some(ForExchange::Outage(cause)) => self.await_provider(cause).await,
+            // What is refused for its own sake is answered.
+            Some(ForExchange::FailsAlone) => self.answer.cause = None,
             Some(ForExchange::AskAgain { tries }) => self.ask_again(tries).await,
             Some(ForExchange::SendAgain) => {
                 self.begin_again();

@@ -426,6 +426,7 @@ impl Process {
                 let outage = Outage { upstream: "sim".to_owned(), cause };
                 self.queue(AwaitProvider { run: key.0, outage }, Durability::Committed, Then::Noted, out);
             }
+            ForExchange::FailsAlone => {}
             ForExchange::AskAgain { tries } => {
                 let retry = self.retry(key, tries, false)?;
                 self.queue(retry, Durability::Synced, Then::MayLeave(key), out);

@@ -184,6 +184,8 @@ fn wants(call: &Call, limit: Pace) -> Arc<Wants> {
     Arc::new(Wants {
         upstream: UPSTREAM.into(),
         way: Digest([0; 32]),
+        request: Digest([0; 32]),
+        is_of_item: false,
         account: (None, "m".into()),
         rate: limit.rate(),
         bound: call.tokens,

@@ -169,9 +169,16 @@ impl Desk {
         };
         let Some(live) = self.exchanges.get(&key) else { return told };
         let (outages, now_ms) = (&mut self.shared.outages, round.at.now_ms);
-        let probe_ms = outages.failed(&live.wants.way, Probe::Call(key), cause, now_ms);
+        let wants = live.wants.clone();
+        let was_out = outages.is_out(&wants.way);
+        let probe_ms = outages.failed(&wants, Probe::Call(key), cause, now_ms);
         if probe_ms.is_some() {
             round.exchange(key, ForExchange::Outage(cause));
+        } else if outages.fails_alone(&wants, cause) {
+            round.exchange(key, ForExchange::FailsAlone);
+            if was_out {
+                self.release(|of| *of == wants.way, round);
+            }
         }
         FailedTry { probe_ms, ..told }
     }
@@ -179,9 +186,9 @@ impl Desk {
     /// Ends an outage of the call's upstream, and lets the calls go that were held.
     fn answers(&mut self, key: Key, round: &mut Round) {
         let Some(live) = self.exchanges.get(&key) else { return };
-        let way = live.wants.way;
-        if self.shared.outages.answered(&way, live.sent_at_ms) {
-            self.release(|of| *of == way, round);
+        let wants = live.wants.clone();
+        if self.shared.outages.answered(&wants, live.sent_at_ms) {
+            self.release(|of| *of == wants.way, round);
         }
     }
 

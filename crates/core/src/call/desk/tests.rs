@@ -30,6 +30,8 @@ fn request(key: u8, rate: Option<u64>) -> Request {
     let wants = Wants {
         upstream: "u".into(),
         way: Digest([0; 32]),
+        request: Digest([0; 32]),
+        is_of_item: false,
         account,
         rate,
         bound: 10,

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: The header with the code of a refusal by Outlast itself.
 CODE_HEADER = "x-outlast-code"
 
+#: The header with the run of an answer that came through Outlast.
+RUN_HEADER = "x-outlast-run"
+
 
 class JobRun(Run):
     """The run of a job. A completed one can be opened again, since the job may be given more items."""

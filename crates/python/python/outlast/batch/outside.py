@@ -8,7 +8,7 @@ import socket
 
 from ..errors import LeaseLost, NoServer, RunHalted, StopRequested, StoreError
 from ..retry import header, status_of
-from .jobrun import CODE_HEADER
+from .jobrun import CODE_HEADER, RUN_HEADER
 from .queue import CROWDED
 
 #: HTTP statuses for a key that is missing or refused, for used-up credit, and of a provider that has more than it can take.
@@ -25,9 +25,13 @@ _ERRORS = (StoreError, NoServer, RunHalted, LeaseLost, StopRequested, ImportErro
 
 def is_outside(error: BaseException | None) -> bool:
     """Whether an item failed for a reason outside of it, which may be over at the next start: a key that is missing or
-    refused, credit, a rate, the network, the machine, an import, the store, a budget."""
+    refused, a model that may not be used, credit, a rate, the network, the machine, an import, the store, a budget."""
     while error is not None:
-        if isinstance(error, _ERRORS) or status_of(error) in _STATUSES or header(error, CODE_HEADER) in _REFUSALS:
+        status = status_of(error)
+        if isinstance(error, _ERRORS) or status in _STATUSES or header(error, CODE_HEADER) in _REFUSALS:
+            return True
+        # Of a provider: a model that the key may not use. Other services refuse single items with it.
+        if status == 403 and header(error, RUN_HEADER) is not None:
             return True
         if isinstance(error, OSError) and error.errno in _SYSTEM:
             return True

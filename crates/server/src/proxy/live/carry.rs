@@ -336,8 +336,9 @@ impl Carry {
         }
         resume_tax::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
+        let heard = self.answer.status.is_some() && self.answer.cause.is_none();
         let sent_ago = self.tries.last_at.map_or(Duration::ZERO, |at| at.elapsed());
-        if answered && s.run_status == Status::Waiting {
+        if heard && s.run_status == Status::Waiting {
             let sent_ago_ms = i64::try_from(sent_ago.as_millis()).unwrap_or(i64::MAX);
             let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned(), sent_ago_ms };
             drop(self.host.store.ask(answered, Durability::Committed));
@@ -348,6 +349,7 @@ impl Carry {
             upstream,
             status: s.run_status,
             answered,
+            heard,
             failed: self.answer.cause,
             sent_ago,
         });
