@@ -224,10 +224,10 @@ fn unfinished(counts: &Counts, status: Status) -> Option<(&'static str, &'static
     }
 }
 
-/// Returns the command that resets the failed and dead items of a job; empty if it has none.
+/// Returns the command that resets the dead items of a job; empty if it has none. Failed ones run again by themselves.
 fn retry(view: &RunView, word: &str) -> Vec<String> {
-    let bad = view.run.job.as_ref().map_or(0, |job| job.counts.failed + job.counts.dead);
-    (bad > 0).then(|| format!("outlast retry {word} --failed")).into_iter().collect()
+    let dead = view.run.job.as_ref().map_or(0, |job| job.counts.dead);
+    (dead > 0).then(|| format!("outlast retry {word} --failed")).into_iter().collect()
 }
 
 fn asleep(view: &RunView, word: &str) -> Next {
