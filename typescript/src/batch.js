@@ -4,7 +4,8 @@
 import { limits } from './budget.js';
 import { decode, identity, sha256 } from './codec.js';
 import { BudgetExceeded, Conflict, DuplicateKey, errorOf, ItemFailed, LeaseLost, NoServer, OutlastError, RunHalted, Skip, StopRequested } from './errors.js';
-import { delay } from './retry.js';
+import { isOutside } from './outside.js';
+import { delay, header } from './retry.js';
 import { parentOn, Run } from './run.js';
 import { program } from './server.js';
 import { Session } from './session.js';
@@ -310,6 +311,11 @@ class Work {
         await session.does('return_item', { seq }).catch(() => {});
         throw refusal;
       }
+      if (made === undefined && header(error, 'x-outlast-code') === 'provider_outage' && !this.isStopping) {
+        // Its provider is waited for, as items are that another process has.
+        await session.does('return_item', { seq });
+        return void this.later.push(one);
+      }
       if (made !== undefined) {
         try {
           const value = { value: made };
@@ -327,6 +333,7 @@ class Work {
       const wait = delay(options.retries, error, tried);
       if (wait === undefined || this.isStopping) {
         const about = await session.does('record_item', { seq, end: { failed: { error: described(error) } } });
+        if (isOutside(error)) await session.does('spare_item', { key: one.key, seq });
         return this._makes(new Result({ key: one.key, index: one.index, ok: false, error, attempts: about.tries, costUsd: about.cost_nano_usd / 1e9 }));
       }
       await sleep(wait, run.signal);

@@ -22,6 +22,9 @@ export function endpoint() {
   return { url: run._session.server.url, token, headers: seq === undefined ? {} : { [SCOPE]: String(seq) } };
 }
 
+/** Codes of calls that may be paid and whose answer is lost. */
+const PAID_IN_VAIN = new Set(['upstream_no_answer', 'upstream_broke_off', 'call_overtaken']);
+
 /** The address that clients are made with. Each request is sent where its run is, by `fetch`. */
 export const NOWHERE = 'http://outlast.invalid';
 
@@ -44,7 +47,11 @@ export async function fetch(input, init) {
   const here = storage.getStore();
   const code = response.headers.get('x-outlast-code');
   if (here && code && (response.status === 402 || code === 'admission_timeout')) here.refused = code;
-  return response;
+  if (!here?.isOpen || code === null || !PAID_IN_VAIN.has(code)) return response;
+  // No SDK asks it again in silence: the step or item fails, and its `retries` decide.
+  const told = new Headers(response.headers);
+  told.set('x-should-retry', 'false');
+  return new Response(response.body, { status: response.status, statusText: response.statusText, headers: told });
 }
 
 /** Options for `new OpenAI({...openai()})`, and for `createOpenAI({...openai()})` of the AI SDK. */

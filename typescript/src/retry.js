@@ -30,18 +30,27 @@ function isRetryable(error) {
   // After a conflict, the next try reads the changed state.
   if (error instanceof StepTimeout || error instanceof Conflict) return true;
   if (error instanceof OutlastError || error instanceof Skip || error?.name === 'AbortError') return false;
-  const status = error?.status ?? error?.statusCode ?? error?.response?.status;
+  const status = statusOf(error);
   return typeof status !== 'number' || AGAIN.has(status) || status >= 500;
+}
+
+/** The HTTP status that an error carries, under the names that SDKs use; undefined without one. @param {any} error @returns {any} */
+export function statusOf(error) {
+  return error?.status ?? error?.statusCode ?? error?.response?.status;
+}
+
+/** A header of the answer that an error carries; undefined without it. @param {any} error @param {string} name @returns {string | undefined} */
+export function header(error, name) {
+  const headers = error?.headers ?? error?.responseHeaders ?? error?.response?.headers;
+  return headers?.get?.(name) ?? headers?.[name] ?? undefined;
 }
 
 /** @param {any} error @returns {number | undefined} */
 function retryAfter(error) {
-  const headers = error?.headers ?? error?.responseHeaders ?? error?.response?.headers;
-  const read = (/** @type {string} */ name) => headers?.get?.(name) ?? headers?.[name];
-  const ms = Number(read('retry-after-ms') ?? NaN);
+  const ms = Number(header(error, 'retry-after-ms') ?? NaN);
   if (Number.isFinite(ms)) return Math.max(0, ms);
-  const after = read('retry-after');
-  if (after === undefined || after === null) return undefined;
+  const after = header(error, 'retry-after');
+  if (after === undefined) return undefined;
   const until = Number.isFinite(Number(after)) ? Number(after) * 1000 : Date.parse(after) - Date.now();
   return Number.isFinite(until) ? Math.max(0, until) : undefined;
 }

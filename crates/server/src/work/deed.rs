@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         BeginStep, Change, Checkpoint, ClaimItem, CountLoop, ExpectItems, ItemEnd, NextTry, Op, Put, Record,
-        RecordItem, ResolveStep, ReturnItem, Snapshot, StorePart,
+        RecordItem, ResolveStep, ReturnItem, Snapshot, SpareItem, StorePart,
         checkpoint::{Name as CheckpointName, OURS},
     },
     journal::{OnChange, Opening, Payload, Role, iteration_scope},
@@ -141,6 +141,11 @@ pub enum Deed {
     ReturnItem {
         seq: i64,
     },
+    /// Takes back that the failure recorded as `seq` counts against its item.
+    SpareItem {
+        key: String,
+        seq: i64,
+    },
     /// Ends the session.
     End {
         how: How,
@@ -263,6 +268,7 @@ impl Hand {
                 self.openings.lock().forget(self.run, Seq(seq));
                 (ReturnItem { opening }.into(), Committed)
             }
+            Deed::SpareItem { key, seq } => (SpareItem { run: self.run, key, seq: Seq(seq) }.into(), Synced),
             Deed::Steps { .. }
             | Deed::Value { .. }
             | Deed::LatestCheckpoint { .. }

@@ -166,6 +166,9 @@ async fn items_of_a_dead_worker_are_claimed_by_the_next_and_state_commits_with_t
     let rows = two.does(json!({ "items": { "after": 0 } })).await["rows"].clone();
     assert_eq!((&rows[0]["key"], &rows[0]["value"]), (&json!("a"), &json!({ "value": 7 })));
     assert_eq!((&rows[1]["standing"], rows[1].get("value")), (&json!("open"), None));
+    two.does(json!({ "record_item": { "seq": b["seq"], "end": { "failed": "no key" } } })).await;
+    let spared = two.does(json!({ "spare_item": { "key": "b", "seq": b["seq"] } })).await;
+    assert_eq!(spared, json!({ "standing": "failed" }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,6 +125,7 @@ impl Session {
             Outcome::Tried(tries) => json!({ "try": tries }),
             Outcome::Put(done) => json!({ "commit": done.commit, "versions": done.versions }),
             Outcome::ItemClaimed(claim) => claimed(claim),
+            Outcome::ItemSpared(standing) => json!({ "standing": standing.name() }),
             Outcome::ItemEnded(item) => json!({
                 "standing": item.standing.name(),
                 "tries": item.tries,
