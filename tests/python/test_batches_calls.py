@@ -458,7 +458,10 @@ def test_a_call_whose_answer_breaks_off_in_an_outage_is_not_paid_twice(rt, monke
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        cut, *_ = pair = [r for r in batch(rt, range(8), ask, concurrency=4) if r.index < 2]
+        out = batch(rt, range(8), ask, concurrency=4)
+        cut, *_ = pair = [r for r in out if r.index < 2]
+        assert "usd (2 calls estimated)" in repr(out)
+        assert "estimated 2 calls without usage, charged at the reservation" in outlast_prints(rt, "inspect", "j")
         assert [r.status for r in pair] == ["failed", "failed"] and "upstream_broke_off" in cut.why()
         assert [server.texts.count(text) for text in ("q0", "q1")] == [1, 1]
         starts = {item.key: item.failed_starts for item in outlast.job("j", store=rt).items("failed")}

@@ -38,9 +38,13 @@ def test_progress_is_lines_where_it_is_asked_for_and_nobody_is_at_a_terminal(rt,
 
 def test_progress_tells_rate_time_left_and_cost():
     stats = progress.Stats(total=100, done=55, cached=10, failed=5, cost_usd=3.0, seconds=10.0)
-    assert progress.line(stats, 10, 1.0) == "60 of 100, 5.0/s, 0:08 left, 55 done, 10 cached, 5 failed, 3.00 usd, about 4.60 in all"
+    wanted = ["60 of 100", "5.0/s, 0:08 left", "55 done", "10 cached", "5 failed", "3.00 usd, about 4.60 in all"]
+    assert progress.line(stats, 10, 1.0) == wanted
+    stats.waits_for = "openai fails with 503"
+    assert progress.line(stats, 10, 1.0)[1] == "waits: openai fails with 503", "no pace while nothing ends"
+    stats.waits_for = None
     stats.elsewhere = 20
-    assert progress.line(stats, 10, 1.0).startswith("80 of 100, 7.0/s, 0:02 left, 75 done"), "what other processes did counts"
+    assert progress.line(stats, 10, 1.0)[:3] == ["80 of 100", "7.0/s, 0:02 left", "75 done"], "what other processes did counts"
 
 
 def test_progress_counts_what_others_ended_meanwhile(rt):
@@ -57,7 +61,7 @@ def test_progress_counts_what_others_ended_meanwhile(rt):
     other = batch(rt, range(10), fn)
     until(lambda: other.stats.done == 9)
     assert (first.stats.done, first.stats.elsewhere) == (0, 9)
-    assert progress.line(first.stats, 0, 0.0).startswith("9 of 10")
+    assert progress.line(first.stats, 0, 0.0)[0] == "9 of 10"
     go.set()
     assert first.wait().stats.done == other.wait().stats.done == 10
     assert (first.stats.elsewhere, other.stats.elsewhere) == (0, 0)

@@ -259,6 +259,11 @@ impl Engine {
         self.shared.read(py, |core| items::has_paid_in_vain(&*core.store, RunNo(run), Seq(seq)))
     }
 
+    /// Returns the number of a run's calls whose charge is an estimate.
+    fn estimated_calls(&self, py: Python<'_>, run: i64) -> PyResult<i64> {
+        self.shared.read(py, |core| unheld::estimated_calls(&*core.store, RunNo(run)))
+    }
+
     /// Returns lines for people about what no limit of the run holds. Errors: `UnknownRun`.
     fn unheld(&self, py: Python<'_>, id: &str) -> PyResult<Vec<String>> {
         self.shared.read(py, |core| {

@@ -101,7 +101,7 @@ shape! {
         vanished: i64 = c.vanished;
         /// Items finished per minute in which a process worked; `None` before `PACED_MS` of such time.
         per_minute: Option<f64> = pace;
-        /// Time of work until the last item is finished, at that pace; `None` if nothing is left or no pace is known.
+        /// Time of work until the last item is finished, at that pace; `None` if nothing is left, no pace is known, or the job waits.
         left_ms: Option<i64> = left_ms(job, view, pace);
     }
 }
@@ -120,7 +120,8 @@ fn pace(c: &job::Counts) -> Option<f64> {
 
 fn left_ms(job: &job::Job, view: &RunView, pace: Option<f64>) -> Option<i64> {
     let left = job.counts.wanted() - job.counts.ended();
-    let pace = pace.filter(|pace| !view.run.status.is_ended() && left > 0 && *pace > 0.0)?;
+    let goes_on = !view.run.status.is_ended() && view.run.status != Status::Waiting;
+    let pace = pace.filter(|pace| goes_on && left > 0 && *pace > 0.0)?;
     Some((left as f64 * 60_000.0 / pace) as i64)
 }
 

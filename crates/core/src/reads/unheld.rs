@@ -1,4 +1,5 @@
-//! Calls that a run's limits do not hold: requests that passed Outlast by, and calls without a price.
+//! Calls that a run's limits or sums do not hold as billed: requests that passed Outlast by, calls without a price, and
+//! estimates.
 
 use crate::{
     engine::checkpoint::Name,
@@ -37,6 +38,24 @@ pub fn unmetered(store: &dyn Store, run: RunNo) -> Result<Option<String>, store:
 
 /// Returns the line about `count` calls without a price; `None` if there are none.
 pub fn unpriced(count: i64) -> Option<String> {
-    let calls = if count == 1 { "1 call".into() } else { format!("{count} calls") };
-    (count > 0).then(|| format!("unpriced  {calls}: what has no known price is in no sum"))
+    (count > 0).then(|| format!("unpriced  {}: what has no known price is in no sum", calls(count)))
+}
+
+/// Returns the number of a run's calls whose charge is an estimate: no usage came. The time grows with the number of
+/// entries.
+pub fn estimated_calls(store: &dyn Store, run: RunNo) -> Result<i64, store::Error> {
+    let mut count = 0;
+    for entry in entries::each(store, run) {
+        count += i64::from(entry?.call.is_some_and(|call| call.estimated));
+    }
+    Ok(count)
+}
+
+/// Returns the line about `count` calls whose charge is an estimate; `None` if there are none.
+pub fn estimated(count: i64) -> Option<String> {
+    (count > 0).then(|| format!("estimated {} without usage, charged at the reservation", calls(count)))
+}
+
+fn calls(count: i64) -> String {
+    if count == 1 { "1 call".into() } else { format!("{count} calls") }
 }

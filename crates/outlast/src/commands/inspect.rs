@@ -125,6 +125,8 @@ struct JobReport {
     failures: Vec<Failure>,
     /// Lines about what no limit of the job holds.
     unheld: Vec<String>,
+    /// Line about calls whose charge is an estimate; `None` without one.
+    estimated: Option<String>,
     now: Micros,
 }
 
@@ -171,6 +173,7 @@ impl JobReport {
             by_attempt: BTreeMap::new(),
             failures: Vec::new(),
             unheld: unheld::lines(store, &view)?,
+            estimated: unheld::estimated(unheld::estimated_calls(store, no)?),
             now: store.now()?,
             job,
             view,
@@ -250,7 +253,7 @@ impl JobReport {
         };
         let calls = some(own.paid_calls(), "call");
         page.line(&format!("  {} for {calls}{doubt}{}", cost(&self.view), unpaid(own.unpaid_calls)))?;
-        for line in &self.unheld {
+        for line in self.estimated.iter().chain(&self.unheld) {
             page.line(&format!("  {}", look::clean_line(line, usize::MAX)))?;
         }
         let (active, wall) = self.times();

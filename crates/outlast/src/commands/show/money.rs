@@ -106,10 +106,7 @@ impl Story {
                 some(state(State::Open), "call")
             ));
         }
-        if self.journal.calls.estimated > 0 {
-            let count = some(self.journal.calls.estimated, "call");
-            out.push(format!("estimated {count} without usage, charged at the reservation"));
-        }
+        out.extend(unheld::estimated(self.journal.calls.estimated));
         out.extend(unheld::unpriced(self.journal.calls.unpriced));
         if self.journal.calls.tried_again > 0 {
             let count = some(self.journal.calls.tried_again, "time");

@@ -147,6 +147,8 @@ class Core:
         self._elsewhere_before = 0
         # Amount held for calls without an answer, in words.
         self._in_doubt: str | None = None
+        # Number of calls whose charge is an estimate, known at the end.
+        self._estimated = 0
         #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
         self.claimed: dict[int, tuple[_native.OpenRun, int]] = {}
         #: Threads of the workers.
@@ -461,6 +463,11 @@ class Core:
         except Exception as e:
             if self.error is None:
                 self.error = e
+        try:
+            self._estimated = self.engine.estimated_calls(self.run._no)
+        except Error:
+            # The store is away: the sums are told without.
+            pass
         if whole and self.stats.failed + self.stats.dead + self.stats.vanished:
             say(typed(self.engine, f"job {self.run.id}: {self.words()}: `outlast inspect {self.run.id}` tells why"))
         with self.lock:
@@ -552,7 +559,8 @@ class Core:
         stats = self.stats_now()
         counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"), (stats.vanished, "not in the input any more"))
         parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
-        parts.append(f"{budgets.usd(round(stats.cost_usd * NANO))} usd")
+        estimated = f" ({progress.some(self._estimated, 'call')} estimated)" if self._estimated else ""
+        parts.append(f"{budgets.usd(round(stats.cost_usd * NANO))} usd{estimated}")
         return ", ".join([*parts, self._in_doubt] if self._in_doubt else parts)
 
     def html(self) -> str:
@@ -566,6 +574,7 @@ class Core:
         try:
             view = self.run.view()
             self.stats.cost_usd, self._in_doubt = view.budget.usd.spent, view.in_doubt
+            self.stats.waits_for = view.why if view.status == "waiting" else None
             self.stats.elsewhere = max(0, self._rested_elsewhere(view))
         except Error:
             # The store is closed, or away: what was read last stays.

@@ -41,6 +41,8 @@ class Stats:
     elsewhere: int = 0
     #: Since the start, in seconds.
     seconds: float = 0.0
+    #: Why nothing ends at present, in words: its provider answers no call, or a budget has no room.
+    waits_for: str | None = None
 
     @property
     def ended(self) -> int:
@@ -125,13 +127,15 @@ def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: s
     return _Lines(total, before, spent_usd, name)
 
 
-def line(stats: Stats, before: int, spent_before: float) -> str:
-    """A line with rate, time left, counts, and the cost so far and projected."""
+def line(stats: Stats, before: int, spent_before: float) -> list[str]:
+    """The parts of a line: how many items ended, at what pace or what the job waits for, the counts, and the cost so far and
+    projected."""
     ended, pending = stats.ended + stats.elsewhere, stats.pending - stats.elsewhere
     worked = max(0, ended - before)
     rate = worked / stats.seconds if stats.seconds > 0 else 0.0
     left = f"{_time(pending / rate)} left" if rate > 0 else "-"
-    parts = [f"{ended:,} of {stats.total:,}", f"{rate:.1f}/s", left, f"{stats.done + stats.elsewhere:,} done"]
+    pace = f"waits: {stats.waits_for}" if stats.waits_for else f"{rate:.1f}/s, {left}"
+    parts = [f"{ended:,} of {stats.total:,}", pace, f"{stats.done + stats.elsewhere:,} done"]
     parts += [f"{stats.cached:,} cached"] if stats.cached else []
     parts += [f"{stats.failed + stats.dead:,} failed"] if stats.failed + stats.dead else []
     parts += [f"{stats.skipped:,} skipped"] if stats.skipped else []
@@ -140,7 +144,7 @@ def line(stats: Stats, before: int, spent_before: float) -> str:
         if worked:
             whole += (stats.cost_usd - spent_before) / worked * pending
         parts.append(f"{budget.usd(round(stats.cost_usd * budget.NANO))} usd, about {whole:.2f} in all")
-    return ", ".join(parts)
+    return parts
 
 
 def _time(seconds: float) -> str:
@@ -167,7 +171,7 @@ class _Display:
     def _begin(self, total: int) -> None:
         raise NotImplementedError
 
-    def _draw(self, stats: Stats, text: str, last: bool) -> None:
+    def _draw(self, stats: Stats, parts: list[str], last: bool) -> None:
         raise NotImplementedError
 
 
@@ -177,8 +181,8 @@ class _Lines(_Display):
     def _begin(self, total: int) -> None:
         self._next = time.monotonic() + _LINE_S
 
-    def _draw(self, stats: Stats, text: str, last: bool) -> None:
-        say(f"{self._name}: {text}")
+    def _draw(self, stats: Stats, parts: list[str], last: bool) -> None:
+        say(f"{self._name}: {', '.join(parts)}")
 
 
 class _Tqdm(_Display):
@@ -187,9 +191,10 @@ class _Tqdm(_Display):
 
         self._bar = tqdm(total=total, initial=self._before, desc=self._name, file=sys.stderr, dynamic_ncols=True)
 
-    def _draw(self, stats: Stats, text: str, last: bool) -> None:
+    def _draw(self, stats: Stats, parts: list[str], last: bool) -> None:
         self._bar.n = stats.ended + stats.elsewhere
-        self._bar.set_postfix_str(", ".join(text.split(", ")[3:]), refresh=True)
+        # The bar has a pace of its own.
+        self._bar.set_postfix_str(", ".join(parts[1 if stats.waits_for else 2 :]), refresh=True)
         if last:
             self._bar.close()
 
@@ -203,7 +208,7 @@ class _Rich(_Display):
         self._task = self._progress.add_task(self._name, total=total, completed=self._before)
         self._progress.start()
 
-    def _draw(self, stats: Stats, text: str, last: bool) -> None:
-        self._progress.update(self._task, completed=stats.ended + stats.elsewhere, description=text)
+    def _draw(self, stats: Stats, parts: list[str], last: bool) -> None:
+        self._progress.update(self._task, completed=stats.ended + stats.elsewhere, description=", ".join(parts))
         if last:
             self._progress.stop()
