@@ -200,6 +200,8 @@ def check_codes(document: Path, rust: str) -> list[str]:
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', match.group(0)))
     for rows in re.findall(r"error_facts! {\n.*?^}", rust, re.M | re.S):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', rows))
+    for rows in re.findall(r"error_rows! {\n.*?^}", rust, re.M | re.S):
+        given |= set(re.findall(r'=> \("([a-z]+(?:_[a-z]+)*)",', rows))
     given |= set(re.findall(r'\bcode: "([a-z_]+)"', rust))
     faults = [f"the code {code} is given and not told" for code in sorted(given - told)]
     return faults + [f"the code {code} is told and not given" for code in sorted(told) if f'"{code}"' not in rust]

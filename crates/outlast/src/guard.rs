@@ -46,7 +46,7 @@ pub enum Rule<'a> {
 /// Checks that this process may run the command `verb`.
 ///
 /// Errors: `not_a_persons` if a process of a run types a person's command; those of the run's token and of the store.
-pub fn check(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
+pub fn check(verb: &str, rule: Rule, context: &Context) -> Result<(), CliError> {
     // A run of the same name on another machine is not this process's own.
     let rule = match rule {
         Rule::OwnRuns(..) if context.server.is_some() => Rule::Persons,
@@ -56,11 +56,11 @@ pub fn check(verb: &'static str, rule: Rule, context: &Context) -> Result<(), Cl
 }
 
 /// Checks that a person types, and no process of a run, before `verb` is done. Errors: as [`check`].
-pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
+pub fn check_persons(verb: &str, context: &Context) -> Result<(), CliError> {
     check_here(verb, Rule::Persons, context)
 }
 
-fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
+fn check_here(verb: &str, rule: Rule, context: &Context) -> Result<(), CliError> {
     let with_token = context.around.var(told::TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
@@ -79,7 +79,7 @@ fn check_here(verb: &'static str, rule: Rule, context: &Context) -> Result<(), C
         _ => supervisor(&line, context)?,
     };
     let Some(how) = mark.or_else(|| supervisor.as_ref().map(|(_, how)| how.clone())) else { return Ok(()) };
-    let refused = || Err(CommandError::NotAPersons { verb, how: how.clone() }.into());
+    let refused = || Err(CommandError::NotAPersons { verb: verb.to_owned(), how: how.clone() }.into());
     let Some(named) = named else { return refused() };
     let Some(inside) = Inside::of(context)? else { return refused() };
     // A token can be read off another run's process; the supervisor above this one cannot be borrowed.

@@ -1,5 +1,39 @@
 //! Errors of commands, each with a stable code, a hint and an exit code.
 
+/// Defines errors as rows: text, fields, stable code and exit code, and the hint that is printed below the error: what to do
+/// about it. A row without a hint has none. Of an error that another one wraps a row tells by the name behind `as`. The derive
+/// stands with the rows: its names and theirs have to be of one place.
+macro_rules! error_rows {
+    ($(#[$about:meta])* pub enum $Error:ident {$(
+        $(#[$text:meta])*
+        $Variant:ident
+        $({ $($(#[$doc:meta])* $field:ident: $Kind:ty),+ $(,)? })?
+        $(($(#[$from:meta])? $Inner:ty as $inner:ident))?
+        => $fact:expr $(, $hint:expr)?;
+    )+}) => {
+        $(#[$about])*
+        pub enum $Error {$(
+            $(#[$text])*
+            $Variant $({ $($(#[$doc])* $field: $Kind),+ })? $(($(#[$from])? $Inner))?,
+        )+}
+
+        #[allow(unused_variables)]
+        impl $Error {
+            /// Returns the stable code, by which programs tell errors apart, and the exit code. See `exit_code`.
+            pub fn fact(&self) -> (&'static str, u8) {
+                match self {$( $Error::$Variant $({ $($field),+ })? $(($inner))? => $fact, )+}
+            }
+
+            /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
+            pub fn hint(&self) -> Option<String> {
+                match self {$( $Error::$Variant $({ $($field),+ })? $(($inner))? => error_rows!(hint $($hint)?), )+}
+            }
+        }
+    };
+    (hint) => { None };
+    (hint $hint:expr) => { $crate::program::error::Hint::told($hint) };
+}
+
 mod bundle;
 mod command;
 mod files;
@@ -28,7 +62,10 @@ pub use self::{
     run::RunError,
 };
 use crate::{
-    program::{exit_code, find, jsonl, say},
+    program::{
+        exit_code::{self, OK, REFUSED, UNAVAILABLE, USAGE},
+        find, jsonl, say,
+    },
     render::{
         amount::usd,
         look::{Look, Unwritten},
@@ -62,64 +99,121 @@ impl Candidate {
     }
 }
 
-/// Error with which a command ends.
-#[derive(Debug, thiserror::Error)]
-pub enum CliError {
-    /// Command line that clap refused; also `--help` and `--version`, which are printed and are no failure.
-    #[error("{}", first_line(.0))]
-    Line(Box<clap::Error>),
-    #[error("{message}")]
-    Usage { message: String, hint: Option<String> },
-    #[error(transparent)]
-    Settings(#[from] file::Error),
-    #[error(transparent)]
-    Place(#[from] store_address::Error),
-    #[error(transparent)]
-    Keys(#[from] keys::Error),
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    #[error("there is no store at {place} yet")]
-    NoStore { place: String },
-    #[error("no run has the id or name {asked:?}")]
-    NoSuchRun {
-        asked: String,
-        /// Word of a run that the one that was typed is similar to.
-        like: Option<String>,
-        /// Whether a job was asked for.
-        is_job: bool,
-    },
-    #[error("no run was begun in {directory}")]
-    NoRunHere { directory: String },
-    #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
-    AmbiguousRun {
-        asked: String,
-        /// First few of the `count` runs that the name may mean.
-        candidates: Vec<Candidate>,
-        count: usize,
-    },
-    #[error(transparent)]
-    Output(#[from] Unwritten),
-    #[error("the system refused an operation: {0}")]
-    System(#[from] io::Error),
-    #[error(transparent)]
-    Machine(#[from] MachineError),
-    #[error(transparent)]
-    Input(#[from] InputError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Inside(#[from] InsideError),
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    #[error(transparent)]
-    Files(#[from] FilesError),
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
+error_rows! {
+    /// Error with which a command ends.
+    #[derive(Debug, thiserror::Error)]
+    pub enum CliError {
+        /// Command line that clap refused; also `--help` and `--version`, which are printed and are no failure.
+        #[error("{}", first_line(.0))]
+        Line(Box<clap::Error> as e) => ("usage", if e.use_stderr() { USAGE } else { OK }), match e.kind() {
+            clap::error::ErrorKind::UnknownArgument => {
+                "see `outlast --help`; an agent's own flags come after its command"
+            }
+            _ => "see `outlast --help`",
+        };
+        #[error("{message}")]
+        Usage { message: String, hint: Option<String> } => ("usage", USAGE), hint.clone();
+        #[error(transparent)]
+        Settings(#[from] file::Error as e) => ("bad_setting", USAGE), e.hint();
+        #[error(transparent)]
+        Place(#[from] store_address::Error as e) => ("bad_store_place", USAGE),
+            "name another place with --store or OUTLAST_STORE";
+        #[error(transparent)]
+        Keys(#[from] keys::Error as e) => (e.code(), UNAVAILABLE), e.hint();
+        #[error(transparent)]
+        Store(#[from] store::Error as e) => (e.code(), exit_of_store(e)), e.hint();
+        #[error("there is no store at {place} yet")]
+        NoStore { place: String } => ("store_missing", UNAVAILABLE), match place.ends_with(".jsonl.outlast.db") {
+            true => {
+                "the record of a file of results is made by the script that writes it; of an older library's, which has none, \
+                 `outlast inspect` reads the lines"
+            }
+            false => "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE",
+        };
+        #[error("no run has the id or name {asked:?}")]
+        NoSuchRun {
+            asked: String,
+            /// Word of a run that the one that was typed is similar to.
+            like: Option<String>,
+            /// Whether a job was asked for.
+            is_job: bool,
+        } => ("unknown_run", REFUSED), {
+            let like = like.as_ref().map_or_else(String::new, |like| format!("did you mean {like}? "));
+            let of_file = match *is_job || jsonl::is_file(asked) {
+                true => "; a job of resume_or_start is named by its .jsonl file",
+                false => "",
+            };
+            format!("{like}list runs with `outlast ls`{of_file}")
+        };
+        #[error("no run was begun in {directory}")]
+        NoRunHere { directory: String } => ("unknown_run", REFUSED), "name one; `outlast ls` lists them";
+        #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
+        AmbiguousRun {
+            asked: String,
+            /// First few of the `count` runs that the name may mean.
+            candidates: Vec<Candidate>,
+            count: usize,
+        } => ("ambiguous_run", REFUSED), "give its id, or more of it";
+        // A reader that closes the pipe (`outlast journal … | head`) is no failure.
+        #[error(transparent)]
+        Output(#[from] Unwritten as e) => ("output", match e.0.kind() {
+            io::ErrorKind::BrokenPipe => OK,
+            _ => REFUSED,
+        });
+        #[error("the system refused an operation: {0}")]
+        System(#[from] io::Error as e) => ("system", REFUSED);
+        #[error(transparent)]
+        Machine(#[from] MachineError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Input(#[from] InputError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Run(#[from] RunError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Inside(#[from] InsideError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Command(#[from] CommandError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Files(#[from] FilesError as e) => e.fact(), e.hint();
+        #[error(transparent)]
+        Bundle(#[from] BundleError as e) => e.fact(), e.hint();
+    }
+}
+
+/// What a command, or a part of one, comes to.
+pub type Result<T = (), E = CliError> = std::result::Result<T, E>;
+
+/// Hint as a row gives it.
+trait Hint {
+    fn told(self) -> Option<String>;
+}
+
+impl Hint for Option<String> {
+    fn told(self) -> Option<String> {
+        self
+    }
+}
+
+impl Hint for String {
+    fn told(self) -> Option<String> {
+        Some(self)
+    }
+}
+
+impl Hint for &str {
+    fn told(self) -> Option<String> {
+        Some(self.to_owned())
+    }
 }
 
 impl From<prices::Error> for CliError {
     fn from(e: prices::Error) -> Self {
         InputError::from(e).into()
+    }
+}
+
+impl From<outlast_files::Error> for CliError {
+    fn from(e: outlast_files::Error) -> Self {
+        FilesError::from(e).into()
     }
 }
 
@@ -155,77 +249,6 @@ impl CliError {
     /// Returns the exit code. See [`exit_code`].
     pub fn exit(&self) -> u8 {
         self.fact().1
-    }
-
-    /// Returns the stable code and the exit code.
-    pub fn fact(&self) -> (&'static str, u8) {
-        match self {
-            CliError::Line(e) if !e.use_stderr() => ("usage", exit_code::OK),
-            CliError::Line(_) | CliError::Usage { .. } => ("usage", exit_code::USAGE),
-            CliError::Settings(_) => ("bad_setting", exit_code::USAGE),
-            CliError::Place(_) => ("bad_store_place", exit_code::USAGE),
-            CliError::Keys(e) => (e.code(), exit_code::UNAVAILABLE),
-            CliError::Store(e) => (e.code(), exit_of_store(e)),
-            CliError::NoStore { .. } => ("store_missing", exit_code::UNAVAILABLE),
-            CliError::NoSuchRun { .. } | CliError::NoRunHere { .. } => ("unknown_run", exit_code::REFUSED),
-            CliError::AmbiguousRun { .. } => ("ambiguous_run", exit_code::REFUSED),
-            // A reader that closes the pipe (`outlast journal … | head`) is no failure.
-            CliError::Output(Unwritten(e)) if e.kind() == io::ErrorKind::BrokenPipe => {
-                ("output", exit_code::OK)
-            }
-            CliError::Output(_) => ("output", exit_code::REFUSED),
-            CliError::System(_) => ("system", exit_code::REFUSED),
-            CliError::Machine(e) => (e.code(), exit_code::UNAVAILABLE),
-            CliError::Input(e) => e.fact(),
-            CliError::Run(e) => e.fact(),
-            CliError::Inside(e) => e.fact(),
-            CliError::Command(e) => e.fact(),
-            CliError::Files(e) => e.fact(),
-            CliError::Bundle(e) => e.fact(),
-        }
-    }
-
-    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            CliError::Line(e) => Some(match e.kind() {
-                clap::error::ErrorKind::UnknownArgument => {
-                    "see `outlast --help`; an agent's own flags come after its command".into()
-                }
-                _ => "see `outlast --help`".into(),
-            }),
-            CliError::Usage { hint, .. } => hint.clone(),
-            CliError::Settings(e) => e.hint(),
-            CliError::Place(_) => Some("name another place with --store or OUTLAST_STORE".into()),
-            CliError::Keys(e) => e.hint(),
-            CliError::Store(e) => e.hint(),
-            CliError::NoStore { place } if place.ends_with(".jsonl.outlast.db") => Some(
-                "the record of a file of results is made by the script that writes it; of an older library's, which has none, \
-                 `outlast inspect` reads the lines"
-                    .into(),
-            ),
-            CliError::NoStore { .. } => Some(
-                "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
-            ),
-            CliError::NoSuchRun { asked, like, is_job } => {
-                let like = like.as_ref().map_or_else(String::new, |like| format!("did you mean {like}? "));
-                let of_file = match *is_job || jsonl::is_file(asked) {
-                    true => "; a job of resume_or_start is named by its .jsonl file",
-                    false => "",
-                };
-                Some(format!("{like}list runs with `outlast ls`{of_file}"))
-            }
-            CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
-            CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
-            CliError::Output(_) | CliError::System(_) => None,
-            CliError::Machine(e) => e.hint(),
-            CliError::Input(e) => e.hint(),
-            CliError::Run(e) => e.hint(),
-            CliError::Inside(e) => e.hint().map(Into::into),
-            CliError::Command(e) => e.hint(),
-            CliError::Files(e) => e.hint(),
-            CliError::Bundle(e) => e.hint(),
-        }
     }
 
     /// Prints the error to stderr (help and version: to stdout) and returns its exit code.
@@ -273,7 +296,6 @@ impl CliError {
     }
 }
 
-/// Returns clap's message without its usage text.
 fn exit_of_store(e: &store::Error) -> u8 {
     match e {
         store::Error::Engine(engine::Error::RunHeld { .. }) => exit_code::HELD,
@@ -290,6 +312,7 @@ fn exit_of_store(e: &store::Error) -> u8 {
     }
 }
 
+/// Returns clap's message without its usage text.
 fn first_line(e: &clap::Error) -> String {
     let text = e.render().to_string();
     let text = text.trim_start().strip_prefix("error: ").unwrap_or(text.trim_start());

@@ -23,37 +23,37 @@ pub const NOT_FOUND: u8 = 127;
 /// A person stopped the run, by Ctrl-C or `outlast stop`. It can be resumed.
 pub const INTERRUPTED: u8 = 130;
 
-/// All exit codes, each with its name and meaning.
-pub const ALL: [(u8, &str, &str); 11] = [
-    (OK, "ok", "it did what was asked; of `run` and `resume`: the agent finished with 0"),
-    (REFUSED, "refused", "unknown run, a change that cannot be made, output that could not be written"),
-    (USAGE, "usage", "the command line, a variable or `outlast.toml` asks for what does not exist"),
-    (UNAVAILABLE, "unavailable", "the store, or a provider key that is needed, cannot be had"),
-    (
-        HALTED,
-        "halted",
-        "the run is halted: raise what stopped it with `outlast budget`, then `outlast resume`",
-    ),
-    (FAILED, "failed", "the run failed or was cancelled"),
-    (HELD, "held", "another live process drives the run; the message says which"),
-    (CRASH_LOOP, "crash loop", "the agent died again and again without getting on; the run is failed"),
-    (NOT_EXECUTABLE, "not executable", "the agent's command cannot be executed; the run is failed"),
-    (NOT_FOUND, "not found", "there is no such command; the run is failed"),
-    (INTERRUPTED, "interrupted", "Ctrl-C or `outlast stop`; `outlast resume` goes on"),
-];
-
-/// Returns the table as it stands in `docs/reference/exit-codes.md`.
-pub fn table() -> String {
-    let mut out = String::from("| code | name | when |\n|---|---|---|\n");
-    for (code, name, when) in ALL {
-        out.push_str(&format!("| {code} | {name} | {when} |\n"));
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All exit codes, each with its name and meaning.
+    const ALL: [(u8, &str, &str); 11] = [
+        (OK, "ok", "it did what was asked; of `run` and `resume`: the agent finished with 0"),
+        (REFUSED, "refused", "unknown run, a change that cannot be made, output that could not be written"),
+        (USAGE, "usage", "the command line, a variable or `outlast.toml` asks for what does not exist"),
+        (UNAVAILABLE, "unavailable", "the store, or a provider key that is needed, cannot be had"),
+        (
+            HALTED,
+            "halted",
+            "the run is halted: raise what stopped it with `outlast budget`, then `outlast resume`",
+        ),
+        (FAILED, "failed", "the run failed or was cancelled"),
+        (HELD, "held", "another live process drives the run; the message says which"),
+        (CRASH_LOOP, "crash loop", "the agent died again and again without getting on; the run is failed"),
+        (NOT_EXECUTABLE, "not executable", "the agent's command cannot be executed; the run is failed"),
+        (NOT_FOUND, "not found", "there is no such command; the run is failed"),
+        (INTERRUPTED, "interrupted", "Ctrl-C or `outlast stop`; `outlast resume` goes on"),
+    ];
+
+    /// Returns the table as it stands in `docs/reference/exit-codes.md`.
+    fn table() -> String {
+        let mut out = String::from("| code | name | when |\n|---|---|---|\n");
+        for (code, name, when) in ALL {
+            out.push_str(&format!("| {code} | {name} | {when} |\n"));
+        }
+        out
+    }
 
     #[test]
     fn the_page_in_docs_is_the_table() {

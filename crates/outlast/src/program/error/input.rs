@@ -7,90 +7,48 @@ use crate::{
     settings::{env_file, prices},
 };
 
-#[derive(Debug, thiserror::Error)]
-pub enum InputError {
-    #[error(transparent)]
-    Prices(#[from] prices::Error),
-    #[error("the API token file {}: {why}", .path.display())]
-    ApiToken { path: PathBuf, why: String },
-    #[error("no policy {name:?}")]
-    UnknownPolicy { name: String, known: Vec<String> },
-    #[error("no upstream is named {name:?} here")]
-    UnknownUpstream { name: String },
-    #[error("--stdin {path}: {why}")]
-    Iteration { path: String, why: String },
-    #[error(transparent)]
-    EnvFile(#[from] env_file::Error),
-    #[error("cannot read standard input: {0}")]
-    Stdin(io::Error),
-    #[error("cannot work on {}: {why}", .path.display())]
-    Results { path: PathBuf, why: io::Error },
-    #[error("reference {name}: {why}")]
-    Reference { name: String, why: io::Error },
-    #[error("cannot read the dump {}: {why}", .path.display())]
-    NoDump { path: PathBuf, why: io::Error },
-    #[error("there is no {}", .path.display())]
-    NoSettings { path: PathBuf },
-    #[error("cannot record what you trust of {}: {why}", .path.display())]
-    Trust { path: PathBuf, why: io::Error },
-    #[error("the dump, line {line}: {why}")]
-    Dump { line: usize, why: String },
-}
-
-impl InputError {
-    /// Returns the stable code, by which programs tell errors apart, and the exit code.
-    pub fn fact(&self) -> (&'static str, u8) {
-        match self {
-            InputError::Prices(_) => ("bad_prices", USAGE),
-            InputError::ApiToken { .. } => ("bad_api_token_file", USAGE),
-            InputError::UnknownPolicy { .. } => ("unknown_policy", USAGE),
-            InputError::UnknownUpstream { .. } => ("unknown_upstream", USAGE),
-            InputError::Iteration { .. } => ("stdin", USAGE),
-            InputError::Stdin(_) => ("stdin", REFUSED),
-            InputError::EnvFile(_) => ("bad_env_file", USAGE),
-            InputError::Results { .. } => ("results_unreadable", REFUSED),
-            InputError::Reference { .. } => ("unreadable_reference", REFUSED),
-            InputError::NoSettings { .. } => ("no_settings", REFUSED),
-            InputError::Trust { .. } => ("trust_not_kept", REFUSED),
-            InputError::NoDump { .. } | InputError::Dump { .. } => ("bad_dump", REFUSED),
-        }
-    }
-
-    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            InputError::Prices(e) => e.hint(),
-            InputError::ApiToken { .. } => "for example: (umask 077; openssl rand -hex 32 > FILE)",
-            InputError::UnknownPolicy { known, .. } if known.is_empty() => {
-                "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md"
-            }
-            InputError::UnknownPolicy { known, .. } => {
-                return Some(format!("there are: {}", known.join(", ")));
-            }
-            InputError::UnknownUpstream { .. } => {
-                "upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]"
-            }
-            InputError::Iteration { .. } => {
-                "each iteration reads it anew; what it is to begin with has to be a readable file"
-            }
-            InputError::EnvFile(_) => "wanted a file of NAME=VALUE lines, which each start of the run reads",
-            InputError::Stdin(_) => return None,
-            InputError::Results { .. } => "give a JSONL file of results; nothing was changed",
-            InputError::Reference { .. } => {
-                "its digest cannot be taken, and nothing was kept; make it readable"
-            }
-            InputError::NoSettings { .. } => "what is trusted is the outlast.toml of the current directory",
-            InputError::Trust { .. } => {
-                "what you trust is kept in ~/.config/outlast/trusted; nothing was changed"
-            }
-            InputError::NoDump { .. } => "`outlast state dump > FILE` writes one",
-            InputError::Dump { line: 1, .. } => {
-                "nothing was restored; `outlast state dump > FILE` writes a dump"
-            }
-            InputError::Dump { .. } => {
-                "what came before that line was restored; the same restore goes on behind it"
-            }
+error_rows! {
+    #[derive(Debug, thiserror::Error)]
+    pub enum InputError {
+        #[error(transparent)]
+        Prices(#[from] prices::Error as e) => ("bad_prices", USAGE), e.hint();
+        #[error("the API token file {}: {why}", .path.display())]
+        ApiToken { path: PathBuf, why: String } => ("bad_api_token_file", USAGE),
+            "for example: (umask 077; openssl rand -hex 32 > FILE)";
+        #[error("no policy {name:?}")]
+        UnknownPolicy { name: String, known: Vec<String> } => ("unknown_policy", USAGE), match known.as_slice() {
+            [] => "write it into outlast.toml, as [policies.NAME]: see docs/guides/approvals.md".into(),
+            known => format!("there are: {}", known.join(", ")),
         };
-        Some(hint.into())
+        #[error("no upstream is named {name:?} here")]
+        UnknownUpstream { name: String } => ("unknown_upstream", USAGE),
+            "upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]";
+        #[error("--stdin {path}: {why}")]
+        Iteration { path: String, why: String } => ("stdin", USAGE),
+            "each iteration reads it anew; what it is to begin with has to be a readable file";
+        #[error("cannot read standard input: {0}")]
+        Stdin(io::Error as e) => ("stdin", REFUSED);
+        #[error(transparent)]
+        EnvFile(#[from] env_file::Error as e) => ("bad_env_file", USAGE),
+            "wanted a file of NAME=VALUE lines, which each start of the run reads";
+        #[error("cannot work on {}: {why}", .path.display())]
+        Results { path: PathBuf, why: io::Error } => ("results_unreadable", REFUSED),
+            "give a JSONL file of results; nothing was changed";
+        #[error("reference {name}: {why}")]
+        Reference { name: String, why: io::Error } => ("unreadable_reference", REFUSED),
+            "its digest cannot be taken, and nothing was kept; make it readable";
+        #[error("there is no {}", .path.display())]
+        NoSettings { path: PathBuf } => ("no_settings", REFUSED),
+            "what is trusted is the outlast.toml of the current directory";
+        #[error("cannot record what you trust of {}: {why}", .path.display())]
+        Trust { path: PathBuf, why: io::Error } => ("trust_not_kept", REFUSED),
+            "what you trust is kept in ~/.config/outlast/trusted; nothing was changed";
+        #[error("cannot read the dump {}: {why}", .path.display())]
+        NoDump { path: PathBuf, why: io::Error } => ("bad_dump", REFUSED), "`outlast state dump > FILE` writes one";
+        #[error("the dump, line {line}: {why}")]
+        Dump { line: usize, why: String } => ("bad_dump", REFUSED), match line {
+            1 => "nothing was restored; `outlast state dump > FILE` writes a dump",
+            _ => "what came before that line was restored; the same restore goes on behind it",
+        };
     }
 }
