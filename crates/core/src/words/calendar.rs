@@ -41,7 +41,8 @@ pub fn parse_rfc3339(text: &str) -> Option<Micros> {
     text.parse::<Timestamp>().ok().map(|at| Micros(at.as_microsecond()))
 }
 
-fn timestamp(at: Micros) -> Timestamp {
+/// Returns the moment as jiff has it, clamped to the years -9999 to 9999 of the calendar.
+pub fn timestamp(at: Micros) -> Timestamp {
     let last = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_microsecond(at.0).unwrap_or(last)
 }

@@ -4,11 +4,11 @@
 use std::{ffi::OsStr, fs, path::Path, sync::OnceLock};
 
 use jiff::{
-    Timestamp,
+    Timestamp, Zoned,
     civil::{Date, Time},
-    tz::{Offset, TimeZone},
+    tz::TimeZone,
 };
-pub use outlast_core::words::calendar::{day, rfc3339};
+pub use outlast_core::words::calendar::rfc3339;
 use outlast_core::words::{Micros, OutSince, calendar, duration};
 
 /// Directory of the machine's time zones.
@@ -54,72 +54,62 @@ pub fn zone_named(name: &str) -> Option<TimeZone> {
         .and_then(|tzif| TimeZone::tzif(name, &tzif).ok())
 }
 
-fn offset_at(at: Micros) -> Offset {
-    let at = Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH);
-    ZONE.get().unwrap_or(&TimeZone::UTC).to_offset(at)
+/// Returns the time in the zone in which people are shown times.
+fn zoned(at: Micros) -> Zoned {
+    calendar::timestamp(at).to_zoned(ZONE.get().cloned().unwrap_or(TimeZone::UTC))
+}
+
+/// Formats a time by a pattern of `strftime`, in the zone in which people are shown times.
+fn local(at: Micros, pattern: &str) -> String {
+    zoned(at).strftime(pattern).to_string()
 }
 
 /// Returns the offset from UTC that local time has at `at`: `+01:00`.
 pub fn offset(at: Micros) -> String {
-    let minutes = offset_at(at).seconds() / 60;
-    let sign = if minutes < 0 { '-' } else { '+' };
-    format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
+    local(at, "%:z")
 }
 
 /// Formats a time as local time with its offset: `2026-11-20 09:00:00 +01:00`.
 pub fn moment(at: Micros) -> String {
-    format!("{} {}", local(at), offset(at))
+    local(at, "%F %T %:z")
 }
 
 /// Tells since when an outage holds: `since 2026-11-20 09:40:00 +01:00, out since 2026-11-20 09:00:00 +01:00`. The second time
 /// is that of its begin, where its cause is another one by now.
 pub fn since(since: OutSince) -> String {
     let cause = format!("since {}", moment(since.cause));
-    match since.cause > since.began {
-        true => format!("{cause}, out since {}", moment(since.began)),
-        false => cause,
-    }
+    if since.cause > since.began { format!("{cause}, out since {}", moment(since.began)) } else { cause }
 }
 
 /// Formats a time of these days for people: `Thu 3 Dec 14:00 +01:00`.
 pub fn day_and_clock(at: Micros) -> String {
-    format!("{} {}", of_these_days(at, "%a %-d %b %H:%M"), offset(at))
+    local(at, "%a %-d %b %H:%M %:z")
 }
 
 /// Formats a time of these days as short as it is still clear: `3 Dec 14:00`.
 pub fn clock(at: Micros) -> String {
-    of_these_days(at, "%-d %b %H:%M")
-}
-
-fn of_these_days(at: Micros, format: &str) -> String {
-    let there = offset_at(at).to_datetime(Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH));
-    there.strftime(format).to_string()
+    local(at, "%-d %b %H:%M")
 }
 
 /// Formats a time for a column whose header has the offset `headed`. A time with another offset has its own.
 pub fn cell(at: Micros, headed: &str) -> String {
-    let own = offset(at);
-    if own == headed { local(at) } else { format!("{} {own}", local(at)) }
-}
-
-fn local(at: Micros) -> String {
-    let at_offset = Micros(at.0.saturating_add(i64::from(offset_at(at).seconds()) * 1_000_000));
-    utc(at_offset)
+    if offset(at) == headed { local(at, "%F %T") } else { moment(at) }
 }
 
 /// Formats the time of day: `09:00:00`.
 pub fn time_of_day(at: Micros) -> String {
-    local(at).split_off("2026-11-20 ".len())
+    local(at, "%T")
 }
 
 /// Returns the last moment up to `now` at which clocks showed `clock`, in the zone in which people are shown times.
 pub fn last_at(clock: Time, now: Micros) -> Micros {
-    let zone = ZONE.get().cloned().unwrap_or(TimeZone::UTC);
-    let today = zone.to_datetime(Timestamp::from_microsecond(now.0).unwrap_or(Timestamp::UNIX_EPOCH)).date();
-    let on =
-        |day: Date| zone.to_timestamp(day.to_datetime(clock)).map_or(now, |at| Micros(at.as_microsecond()));
-    let at = on(today);
-    if at <= now { at } else { today.yesterday().map_or(at, on) }
+    let here = zoned(now);
+    let on = |day: Date| {
+        let at = here.time_zone().to_timestamp(day.to_datetime(clock));
+        at.map_or(now, |at| Micros(at.as_microsecond()))
+    };
+    let at = on(here.date());
+    if at <= now { at } else { here.date().yesterday().map_or(at, on) }
 }
 
 /// Parses a time of day, `22:00`.
