@@ -98,13 +98,13 @@ pub enum LogFormat {
 #[command(next_help_heading = "Limits of runs that a request creates (`none` removes one)")]
 pub struct DefaultArgs {
     /// Dollars
-    #[arg(long, value_name = "AMOUNT", default_value = "5", value_parser = values::usd_limit)]
+    #[arg(long, value_name = "AMOUNT", default_value = "5", value_parser = values::limit(values::usd))]
     pub default_usd: Limit,
     /// Turns of the agent's loop
-    #[arg(long, value_name = "N", default_value = "100", value_parser = values::count_limit)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = values::limit(values::count))]
     pub default_loops: Limit,
     /// Time since the run began
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = values::ms_limit)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = values::limit(values::ms))]
     pub default_wall: Limit,
 }
 

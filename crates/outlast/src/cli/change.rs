@@ -7,7 +7,7 @@ use outlast_core::{
 };
 
 use super::values;
-use crate::{program::error::CliError, render::amount::unit_word};
+use crate::program::error::{CliError, Result};
 
 /// Show a run's budget, or change its limits
 ///
@@ -17,7 +17,6 @@ use crate::{program::error::CliError, render::amount::unit_word};
 #[command(after_help = BUDGET_EXAMPLES)]
 pub struct BudgetArgs {
     /// The run: its id, its name, or the start of its id; without a change, the last run of this directory
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     #[command(flatten)]
     pub add: AddArgs,
@@ -38,13 +37,13 @@ Examples:
 #[derive(Args, Clone, Debug, Default)]
 pub struct AddSharedArgs {
     /// Dollars
-    #[arg(long, value_name = "AMOUNT", value_parser = values::more_usd)]
+    #[arg(long, value_name = "AMOUNT", value_parser = values::more(values::usd))]
     pub add_usd: Option<i64>,
     /// Tokens
-    #[arg(long, value_name = "N", value_parser = values::more_count)]
+    #[arg(long, value_name = "N", value_parser = values::more(values::count))]
     pub add_tokens: Option<i64>,
     /// LLM calls
-    #[arg(long, value_name = "N", value_parser = values::more_count)]
+    #[arg(long, value_name = "N", value_parser = values::more(values::count))]
     pub add_calls: Option<i64>,
 }
 
@@ -54,16 +53,16 @@ pub struct AddArgs {
     #[command(flatten)]
     pub shared: AddSharedArgs,
     /// Turns of the agent's loop
-    #[arg(long, value_name = "N", value_parser = values::more_count)]
+    #[arg(long, value_name = "N", value_parser = values::more(values::count))]
     pub add_loops: Option<i64>,
     /// Time since the run began
-    #[arg(long, value_name = "TIME", value_parser = values::more_ms)]
+    #[arg(long, value_name = "TIME", value_parser = values::more(values::ms))]
     pub add_wall: Option<i64>,
     /// Time during which the agent is running
-    #[arg(long, value_name = "TIME", value_parser = values::more_ms)]
+    #[arg(long, value_name = "TIME", value_parser = values::more(values::ms))]
     pub add_active: Option<i64>,
     /// Restarts after the agent died
-    #[arg(long, value_name = "N", value_parser = values::more_count)]
+    #[arg(long, value_name = "N", value_parser = values::more(values::count))]
     pub add_restarts: Option<i64>,
 }
 
@@ -123,7 +122,7 @@ impl BudgetArgs {
 
     /// Returns the change of limits that was typed; `None` if the budget is only shown. Errors: a unit that is changed
     /// in two ways.
-    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::limits::Raise>, CliError> {
+    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::limits::Raise>> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
         for unit in &self.lift {
             lift[*unit] = true;
@@ -133,7 +132,7 @@ impl BudgetArgs {
             let ways = [add[unit].is_some(), set[unit].is_some(), lift[unit]];
             any |= ways.contains(&true);
             if ways.iter().filter(|w| **w).count() > 1 {
-                let word = unit_word(unit);
+                let word = unit.word();
                 return Err(CliError::usage(
                     format!("the limit of {word} cannot be changed in two ways at once"),
                     Some(&format!("give one of --add-{word}, --set-{word} and --no-limit {word}")),

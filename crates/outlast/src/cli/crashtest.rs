@@ -21,13 +21,13 @@ pub struct CrashtestArgs {
     #[arg(long, conflicts_with = "recording")]
     pub mock: bool,
     /// Dollars that the recording may cost [default: 5]
-    #[arg(long, value_name = "AMOUNT", value_parser = values::usd_limit)]
+    #[arg(long, value_name = "AMOUNT", value_parser = values::limit(values::usd))]
     pub usd: Option<Limit>,
     /// A file that keeps the recording: taken if it is there, else made. With it nothing is asked of a provider again
     #[arg(long, value_name = "FILE")]
     pub recording: Option<PathBuf>,
     /// Answer requests that differ from the recording by the real provider, for at most so many dollars in all
-    #[arg(long, value_name = "AMOUNT", conflicts_with = "mock", value_parser = values::usd_limit)]
+    #[arg(long, value_name = "AMOUNT", conflicts_with = "mock", value_parser = values::limit(values::usd))]
     pub live: Option<Limit>,
     /// What is killed: agent, tree (it and all that it started), supervisor, machine (everything at once); can be repeated [default: all]
     #[arg(long = "kind", value_name = "KIND", value_parser = values::words(Kind::ALL, Kind::name))]

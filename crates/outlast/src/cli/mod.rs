@@ -14,5 +14,5 @@ pub use self::{
     change::BudgetArgs,
     mcp::McpArgs,
     run::{AgentArgs, ResumeArgs, RunArgs},
-    shared::{Color, Globals},
+    shared::Globals,
 };

@@ -14,7 +14,7 @@ use super::values::{self, Limit};
 use crate::{
     program::{
         context::Context,
-        error::{CliError, RunError},
+        error::{Result, RunError},
     },
     render::{look::Look, quote::word},
     settings::{store_address::Durability, surroundings::Surroundings},
@@ -67,7 +67,7 @@ impl Globals {
     }
 
     /// Builds the context of a command. Errors: an address that names no store, or no server.
-    pub fn context(&self, around: Surroundings) -> Result<Context, CliError> {
+    pub fn context(&self, around: Surroundings) -> Result<Context> {
         let look = self.look(&around, std::io::stdout().is_terminal());
         Context::new(self.store.as_deref(), self.server.as_deref(), look, around)
     }
@@ -86,25 +86,25 @@ pub enum Color {
 #[command(next_help_heading = "Limits (of a new run; `none` removes one)")]
 pub struct LimitArgs {
     /// Dollars [default: 5]
-    #[arg(long, value_name = "AMOUNT", value_parser = values::usd_limit)]
+    #[arg(long, value_name = "AMOUNT", value_parser = values::limit(values::usd))]
     pub usd: Option<Limit>,
     /// Tokens, input and output
-    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    #[arg(long, value_name = "N", value_parser = values::limit(values::count))]
     pub tokens: Option<Limit>,
     /// LLM calls
-    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    #[arg(long, value_name = "N", value_parser = values::limit(values::count))]
     pub calls: Option<Limit>,
     /// Turns of the agent: every LLM call that is not replayed counts as one, unless the agent counts its turns itself
-    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    #[arg(long, value_name = "N", value_parser = values::limit(values::count))]
     pub loops: Option<Limit>,
     /// Time since the run began, downtime included
-    #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
+    #[arg(long, value_name = "TIME", value_parser = values::limit(values::ms))]
     pub wall: Option<Limit>,
     /// Time during which the agent is running
-    #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
+    #[arg(long, value_name = "TIME", value_parser = values::limit(values::ms))]
     pub active: Option<Limit>,
     /// Restarts after the agent died
-    #[arg(long, value_name = "N", value_parser = values::count_limit)]
+    #[arg(long, value_name = "N", value_parser = values::limit(values::count))]
     pub restarts: Option<Limit>,
 }
 
@@ -209,7 +209,7 @@ pub struct GrpcArgs {
 impl GrpcArgs {
     /// Returns the address and rule to serve: typed flags take precedence over those kept with the run. `None`: no
     /// gRPC.
-    pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>, CliError> {
+    pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>> {
         let was = kept.map(|kept| kept.address.parse()).transpose().map_err(RunError::KeptAddress)?;
         let conflicts = self.grpc_conflicts.or(kept.map(|kept| kept.conflicts)).unwrap_or_default();
         Ok(self.grpc.or(was).map(|address| (address, conflicts)))

@@ -3,7 +3,6 @@
 use outlast_core::{
     engine::{self, DecideApproval},
     journal::{ApprovalId, approval::Status},
-    reads::{self, approvals::View},
     store::ApprovalFilter as Filter,
     words::BadText,
 };
@@ -18,7 +17,6 @@ use crate::render::approval as shown;
 )]
 pub struct ApprovalsArgs {
     /// Only those of this run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Also those that are decided, have expired or are blocked
     #[arg(long)]
@@ -38,7 +36,6 @@ pub struct ApprovalsArgs {
 )]
 pub struct ApproveArgs {
     /// The approval, as `outlast approvals` prints it
-    #[arg(value_name = "ID")]
     pub id: String,
     /// Say no
     #[arg(long)]
@@ -54,7 +51,7 @@ pub struct ApproveArgs {
     pub by: Option<String>,
 }
 
-pub fn approvals(args: &ApprovalsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn approvals(args: &ApprovalsArgs, Desk { store, page, .. }: Desk) -> Result {
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?;
     let filter = Filter {
         run: run.as_ref().map(|v| v.run.no),
@@ -88,7 +85,7 @@ pub fn approvals(args: &ApprovalsArgs, Desk { store, page, .. }: Desk) -> Result
 
 /// Decides one approval in a person's name; `by` names the person and the channel (see `ActDetail::by`).
 /// Errors: those of `DecideApproval`.
-pub fn approve(args: &ApproveArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn approve(args: &ApproveArgs, Desk { store, by, context, page, .. }: Desk) -> Result {
     let id: ApprovalId = args.id.parse().map_err(|e: BadText| {
         CliError::usage(e.to_string(), Some("`outlast approvals` lists what waits for a decision"))
     })?;
@@ -109,19 +106,13 @@ pub fn approve(args: &ApproveArgs, Desk { store, by, context, page, .. }: Desk) 
     }
     let now = store.now()?;
     page.text(&shown::text(&view, now, page.look))?;
-    let left = pending(store, &view)?;
-    match left {
+    let asked = store.run(view.id.run)?.and_then(|run| run.run.approvals);
+    match asked.map_or(0, |asked| asked.pending(now)) {
         0 => {}
         1 => page.line("  run waits for one more decision")?,
         n => page.line(&format!("  run waits for {n} more decisions"))?,
     }
     Ok(())
-}
-
-fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
-    let now = store.now()?;
-    let run = store.run(of.id.run)?;
-    Ok(run.and_then(|v| v.run.approvals).map_or(0, |a| a.pending(now)))
 }
 
 /// Returns the login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.

@@ -6,7 +6,6 @@ use outlast_process::attach::{
 };
 
 use super::prelude::*;
-use crate::{program::run_directory::RunDirectory, supervisor::strays};
 
 /// Watch a run's agent on this terminal, and type to it
 ///
@@ -17,13 +16,12 @@ use crate::{program::run_directory::RunDirectory, supervisor::strays};
 #[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
 pub struct AttachArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
 }
 
 /// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached, `OK` if the person
 /// detached, and `INTERRUPTED` if the run's supervisor was lost.
-pub fn attach(args: AttachArgs, context: Context) -> Result<u8, CliError> {
+pub fn attach(args: AttachArgs, context: Context) -> Result<u8> {
     let store = context.open(false, Default::default())?;
     strays::look_after(&*store, &context);
     let view = find::run_to(&*store, &args.run, Verb::Attach)?;

@@ -4,12 +4,12 @@ use outlast_core::{
     engine,
     envelope::{Owner, Refusal, Whose},
 };
-use outlast_view::{BudgetLine, lines, with_children};
+use outlast_view::{BudgetLine, lines};
 
 use super::prelude::*;
 use crate::cli::BudgetArgs;
 
-pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) -> Result {
     if args.run.is_none() && args.changes() {
         let hint = "name it: `outlast budget RUN …`; `outlast ls` lists the runs";
         return Err(CliError::usage("the run whose limits change has to be named", Some(hint)));
@@ -36,7 +36,7 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
 }
 
 /// Returns the error of an addition to a limit that the run does not have.
-fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<CommandError, CliError> {
+fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<CommandError> {
     let parent = view.run.parent.filter(|_| unit.propagates()).map(|no| store.run(no)).transpose()?.flatten();
     let limited = parent.filter(|parent| parent.envelope.limits[unit].is_some());
     let above = limited.map(|parent| {
@@ -45,7 +45,7 @@ fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<C
     Ok(CommandError::NoLimit { run: called(view), unit, above })
 }
 
-fn print(store: &dyn Store, view: &RunView, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {
+fn print(store: &dyn Store, view: &RunView, before: Option<Status>, page: &mut Page) -> Result {
     let (run, now) = (&view.run, store.now()?);
     if page.look.json {
         return Ok(page.json(&ShownBudget::new(view, before, now))?);
@@ -72,7 +72,7 @@ fn print(store: &dyn Store, view: &RunView, before: Option<Status>, page: &mut P
 }
 
 /// Tells what is left of the limits of the runs above, to which the run's calls are charged as well.
-fn left_above(store: &dyn Store, view: &RunView) -> Result<Vec<String>, CliError> {
+fn left_above(store: &dyn Store, view: &RunView) -> Result<Vec<String>> {
     let mut told = Vec::new();
     for no in view.run.charges.iter().skip(1).filter(|_| !view.run.status.is_ended()) {
         let Some(e) = store.envelope(*no)? else { continue };
@@ -81,11 +81,7 @@ fn left_above(store: &dyn Store, view: &RunView) -> Result<Vec<String>, CliError
         for unit in Unit::ALL.into_iter().filter(|unit| unit.propagates()) {
             let (Some(limit), Some(left)) = (e.limits[unit], e.free(unit)) else { continue };
             let of = format!("{} of {}", amount(unit, left.max(0)), amount(unit, limit));
-            told.push(format!(
-                "its calls are charged to {}, too: {of} {} left",
-                called(&above),
-                unit_word(unit)
-            ));
+            told.push(format!("its calls are charged to {}, too: {of} {} left", called(&above), unit.word()));
         }
     }
     Ok(told)
@@ -96,7 +92,7 @@ fn left_above(store: &dyn Store, view: &RunView) -> Result<Vec<String>, CliError
 pub fn used_up(line: &BudgetLine, now: Micros, whose: Option<Whose>, run: Option<&str>) -> Option<String> {
     let limit = line.limit.filter(|limit| line.spent > 0 && line.spent >= *limit)?;
     let (spent, limit) = (amount(line.unit, line.spent), amount(line.unit, limit));
-    let told = format!("at its limit now: {spent} of {limit} {} spent", unit_word(line.unit));
+    let told = format!("at its limit now: {spent} of {limit} {} spent", line.unit.word());
     let Some(run) = run else { return Some(told) };
     // What the next call needs is not known: no more is promised than that something is left.
     let free = line.left.unwrap_or_default();
@@ -126,7 +122,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     for l in &limited {
         let left = l.left.unwrap_or_default();
         table.row(vec![
-            unit_word(l.unit).into(),
+            l.unit.word().into(),
             l.limit.map(|v| amount(l.unit, v)).unwrap_or_default().into(),
             amount(l.unit, l.spent).into(),
             held(l.unit, l.in_doubt),
@@ -147,7 +143,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
         .filter(|l| l.spent > 0)
         .map(|l| match l.unit {
             Unit::CostNanoUsd => l.unit.show(l.spent),
-            unit => format!("{} {}", unit_word(unit), amount(unit, l.spent)),
+            unit => format!("{} {}", unit.word(), amount(unit, l.spent)),
         })
         .collect();
     if !used.is_empty() {
@@ -176,7 +172,7 @@ pub fn left(view: &RunView, now: Micros) -> Option<String> {
         Some(match l.unit {
             Unit::WallMs => format!("{of} of wall time"),
             Unit::ActiveMs => format!("{of} of active time"),
-            unit => format!("{of} {}", unit_word(unit)),
+            unit => format!("{of} {}", unit.word()),
         })
     };
     let limited = lines(view, now).into_iter().filter(|l| l.unit != Unit::CostNanoUsd);

@@ -4,10 +4,9 @@ use clap::ArgGroup;
 use outlast_core::{
     engine::{RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
-        Limits, Per, Whose,
+        Per, Whose,
         budget::{Name, Terms},
     },
-    reads,
 };
 use outlast_view::NamedBudget;
 
@@ -51,7 +50,6 @@ pub enum BudgetsVerb {
 )]
 pub struct SetArgs {
     /// Name of the budget
-    #[arg(value_name = "NAME")]
     pub name: Name,
     /// When it begins anew: hour, day, month (UTC), or none
     #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = values::words(Per::ALL, Per::name), hide_possible_values = true, hide_default_value = true)]
@@ -88,7 +86,6 @@ pub struct LimitArgs {
 )]
 pub struct RaiseArgs {
     /// Name of the budget
-    #[arg(value_name = "NAME")]
     pub name: Name,
     #[command(flatten)]
     pub add: AddSharedArgs,
@@ -101,7 +98,6 @@ pub struct RaiseArgs {
 #[derive(Args, Clone, Debug)]
 pub struct RemoveArgs {
     /// Name of the budget
-    #[arg(value_name = "NAME")]
     pub name: Name,
 }
 
@@ -112,16 +108,6 @@ impl BudgetsArgs {
     }
 }
 
-impl BudgetsVerb {
-    fn name(&self) -> &Name {
-        match self {
-            BudgetsVerb::Set(SetArgs { name, .. })
-            | BudgetsVerb::Raise(RaiseArgs { name, .. })
-            | BudgetsVerb::Remove(RemoveArgs { name }) => name,
-        }
-    }
-}
-
 impl SetArgs {
     pub fn terms(&self) -> Terms {
         let limits = values::shared_limits(self.limits.usd, self.limits.tokens, self.limits.calls);
@@ -129,13 +115,7 @@ impl SetArgs {
     }
 }
 
-impl RaiseArgs {
-    pub fn limits(&self) -> Limits {
-        self.add.limits()
-    }
-}
-
-pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
+pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result {
     let told = match &args.verb {
         None => None,
         Some(BudgetsVerb::Set(set)) => {
@@ -147,31 +127,32 @@ pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result
                 1 => "; 1 run that was there is charged to it, too".into(),
                 n => format!("; {} that were there are charged to it, too", some(n as i64, "run")),
             };
-            Some(format!("budget {} is set{was}{runs}", set.name))
+            Some((&set.name, format!("is set{was}{runs}")))
         }
         Some(BudgetsVerb::Raise(raise)) => {
-            let verb = RaiseBudget { name: raise.name.clone(), add: raise.limits() };
+            let verb = RaiseBudget { name: raise.name.clone(), add: raise.add.limits() };
             store.ask(InName::of(by, verb), Durability::Synced).wait()?;
-            Some(format!("budget {} is raised", raise.name))
+            Some((&raise.name, "is raised".to_owned()))
         }
         Some(BudgetsVerb::Remove(remove)) => {
             let verb = RemoveBudget { name: remove.name.clone() };
             store.ask(InName::of(by, verb), Durability::Synced).wait()?;
-            Some(format!("budget {} is removed", remove.name))
+            Some((&remove.name, "is removed".to_owned()))
         }
     };
     let budgets = NamedBudget::all(store)?;
     if page.look.json {
         return Ok(page.json(&json!({ "budgets": budgets }))?);
     }
-    if let Some(told) = told {
-        page.line(&told)?;
+    if let Some((name, told)) = &told {
+        page.line(&format!("budget {name} {told}"))?;
     }
     if budgets.is_empty() {
         return Ok(page.line("no named budgets")?);
     }
-    let changed = args.verb.as_ref().map(BudgetsVerb::name);
-    for budget in budgets.iter().filter(|budget| changed.is_some_and(|name| budget.name == name.as_str())) {
+    let is_changed =
+        |budget: &&NamedBudget| told.as_ref().is_some_and(|(name, _)| budget.name == name.as_str());
+    for budget in budgets.iter().filter(is_changed) {
         for line in &budget.units {
             let whose = Whose::Named {
                 name: budget.name.clone(),
@@ -185,7 +166,7 @@ pub fn budgets(args: &BudgetsArgs, Desk { store, by, page, .. }: Desk) -> Result
     print(store, &budgets, page)
 }
 
-fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
+fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result {
     let mut table =
         Table::new(["budget", "of", "period", "", ">limit", ">spent", ">reserved", ">left", ">waiting"]);
     for budget in budgets {
@@ -201,7 +182,7 @@ fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result<
             };
             let held = |n: i64| if n == 0 { Cell::default() } else { amount(unit, n).into() };
             row.extend([
-                unit_word(unit).into(),
+                unit.word().into(),
                 amount(unit, line.limit.unwrap_or_default()).into(),
                 amount(unit, line.spent).into(),
                 held(line.reserved),

@@ -1,7 +1,5 @@
 //! Texts made from the definition of the command line: a shell's completion script, and the man pages.
 
-use std::path::PathBuf;
-
 use clap_complete::Shell;
 
 use super::prelude::*;
@@ -13,7 +11,6 @@ use super::prelude::*;
 )]
 pub struct CompletionsArgs {
     /// The shell
-    #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
 
@@ -21,11 +18,10 @@ pub struct CompletionsArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ManArgs {
     /// The directory, made if it is not there
-    #[arg(value_name = "DIRECTORY")]
     pub directory: PathBuf,
 }
 
-pub fn completions(args: &CompletionsArgs, look: Look, _: &Surroundings) -> Result<u8, CliError> {
+pub fn completions(args: &CompletionsArgs, look: Look, _: &Surroundings) -> Result<u8> {
     // Generated in memory first: the generator panics when its output is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::command(), "outlast", &mut script);
@@ -33,7 +29,7 @@ pub fn completions(args: &CompletionsArgs, look: Look, _: &Surroundings) -> Resu
 }
 
 /// Writes a page for the program and one for each of its commands into the directory.
-pub fn man(args: &ManArgs) -> Result<(), CliError> {
+pub fn man(args: &ManArgs) -> Result {
     std::fs::create_dir_all(&args.directory)?;
     Ok(clap_mangen::generate_to(super::command(), &args.directory)?)
 }

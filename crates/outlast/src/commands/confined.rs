@@ -3,12 +3,11 @@
 //! A program of its own: what it becomes has no secret of the supervisor in its memory, and the kernel lets a process
 //! that nobody may look into map no user.
 
-use std::{ffi::OsString, io, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
+use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
 use outlast_process::confine::{self, User, Ways, confine};
 
 use super::prelude::*;
-use crate::program::error::RunError;
 
 /// Starter of a confined run's agent: hides directories, drops rights, and becomes the command
 #[derive(Args, Clone, Debug)]
@@ -36,7 +35,7 @@ pub struct ConfinedArgs {
 /// Hides the directories, drops rights, and executes the command in place of this process. Without a command, only
 /// tests whether that is possible and returns 0. Returns 127 if the program does not exist and 126 if it cannot be
 /// executed, as shells do.
-pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
+pub fn confined(args: &ConfinedArgs) -> Result<u8> {
     if let Some(port) = args.net {
         let failed = |why: String| CliError::from(RunError::NetNotConfined { why });
         // The name is of the network that this process leaves.
@@ -53,7 +52,7 @@ pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
     become_it(args, user.as_ref())
 }
 
-fn become_it(args: &ConfinedArgs, user: Option<&User>) -> Result<u8, CliError> {
+fn become_it(args: &ConfinedArgs, user: Option<&User>) -> Result<u8> {
     let [program, words @ ..] = args.command.as_slice() else { return Ok(exit_code::OK) };
     let mut command = Command::new(program);
     command.args(words);

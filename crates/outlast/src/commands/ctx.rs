@@ -9,7 +9,7 @@ use crate::{
         reference::{self, Reference},
         write::{Bearer, commit, exports, once_each, unsets, write},
     },
-    render::{text::exact_line, time::rfc3339},
+    render::time::rfc3339,
 };
 
 /// Say what the agent is at, from within its run: it is kept, whatever dies
@@ -56,7 +56,6 @@ pub struct SetArgs {
 #[derive(Args, Clone, Debug)]
 pub struct GetArgs {
     /// The key; without it, all
-    #[arg(value_name = "KEY")]
     pub key: Option<String>,
     #[command(flatten)]
     pub of: OfArgs,
@@ -89,7 +88,7 @@ pub struct ClearArgs {
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
 
-pub fn ctx(args: &CtxArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn ctx(args: &CtxArgs, Desk { store, context, page, .. }: Desk) -> Result {
     match &args.command {
         CtxCommand::Set(args) => set(store, args, context),
         CtxCommand::Get(args) => get(store, args, context, page),
@@ -100,21 +99,21 @@ pub fn ctx(args: &CtxArgs, Desk { store, context, page, .. }: Desk) -> Result<()
     }
 }
 
-fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result<(), CliError> {
+fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result {
     let bearer = Bearer::of_environment(store, &context.around)?;
     once_each(args.pairs.iter().map(|(k, _)| k))?;
     write(store, context, &bearer, &args.pairs, Vec::new())
 }
 
 /// Returns the run that is named, or else the run that this process belongs to.
-fn looked_at(store: &dyn Store, of: &OfArgs, context: &Context) -> Result<RunView, CliError> {
+fn looked_at(store: &dyn Store, of: &OfArgs, context: &Context) -> Result<RunView> {
     match &of.of {
         Some(asked) => find::run(store, asked),
         None => Ok(Bearer::of_environment(store, &context.around)?.view),
     }
 }
 
-fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn get(store: &dyn Store, args: &GetArgs, context: &Context, page: &mut Page) -> Result {
     let view = looked_at(store, &args.of, context)?;
     let found = TaskContext::read(store, &view.run.id)?;
     if let Some(asked) = &args.key {
@@ -151,14 +150,14 @@ fn attempt(view: &RunView) -> AttemptNo {
     AttemptNo(view.run.next_attempt.0 - 1)
 }
 
-fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result {
     let view = looked_at(store, args, context)?;
     let found = TaskContext::read(store, &view.run.id)?;
     page.text(&unsets(&found))?;
     Ok(page.text(&exports(&found))?)
 }
 
-fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(), CliError> {
+fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result {
     let bearer = Bearer::of_environment(store, &context.around)?;
     once_each(args.references.iter().map(|(name, _)| name))?;
     let run = &bearer.view.run.id;
@@ -176,7 +175,7 @@ fn reference(store: &dyn Store, args: &RefArgs, context: &Context) -> Result<(),
     commit(store, context, &bearer, changes, false)
 }
 
-fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> Result {
     let view = looked_at(store, args, context)?;
     let found = TaskContext::read(store, &view.run.id)?.references;
     if page.look.json {
@@ -199,7 +198,7 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
     Ok(page.text(&table.render(page.look, 0))?)
 }
 
-fn clear(store: &dyn Store, args: &ClearArgs, context: &Context) -> Result<(), CliError> {
+fn clear(store: &dyn Store, args: &ClearArgs, context: &Context) -> Result {
     let bearer = Bearer::of_environment(store, &context.around)?;
     let run = &bearer.view.run.id;
     let stands = TaskContext::read(store, run)?;

@@ -4,7 +4,6 @@ use super::prelude::*;
 use crate::{
     digest::{self, Ground},
     notify::endpoint,
-    render::time::When,
 };
 
 /// Tell what happened while nobody looked: what is done, what stands still and why, what it cost
@@ -18,7 +17,7 @@ pub struct DigestArgs {
     pub since: When,
 }
 
-pub fn digest(args: &DigestArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn digest(args: &DigestArgs, Desk { store, context, page, .. }: Desk) -> Result {
     let now = store.now()?;
     let ground = Ground::of(context, endpoint::load(&context.around)?.link);
     let digest = digest::gather(store, &ground, args.since.resolve(now), now.plus_ms(1))?;

@@ -3,7 +3,6 @@
 use outlast_core::{
     body,
     journal::divergence::{Difference, Parting, first_difference, partings},
-    reads,
     run::masks::Rules,
     store::Error,
 };
@@ -14,14 +13,14 @@ use super::prelude::*;
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 160;
 
-pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
+pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result {
     let (no, id) = (view.run.no, &view.run.id);
     let attempts = store.attempts(no)?;
     let rules = reads::runs::masks(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, || entries::each(store, no))?
         .into_iter()
         .map(|parting| DivergedRequests::gather(store, no, parting, &rules))
-        .collect::<Result<Vec<_>, CliError>>()?;
+        .collect::<Result<Vec<_>>>()?;
     if page.look.json {
         let all: Vec<_> = told.iter().map(|one| ShownDivergence::new(id, one)).collect();
         return Ok(page.json(&json!({ "run": id, "divergences": all }))?);
@@ -49,8 +48,8 @@ impl<'a> DivergedRequests<'a> {
         run: RunNo,
         parting: Parting<'a>,
         rules: &'a Rules,
-    ) -> Result<DivergedRequests<'a>, CliError> {
-        let read = |seq: Seq| -> Result<Option<Value>, CliError> {
+    ) -> Result<DivergedRequests<'a>> {
+        let read = |seq: Seq| -> Result<Option<Value>> {
             let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
             // The proxy only takes JSON requests. Other recorded bodies are shown as text.
             Ok(Some(json_or_text(&bytes)))
@@ -66,13 +65,8 @@ impl<'a> DivergedRequests<'a> {
     /// Names a difference outside the body that makes the two requests different: the upstream or the path.
     fn elsewhere(&self) -> Option<&'static str> {
         let (a, b) = (self.parting.recorded.as_ref()?.call.as_deref()?, self.parting.new.call.as_deref()?);
-        if a.upstream != b.upstream {
-            Some("upstream")
-        } else if a.path != b.path {
-            Some("path")
-        } else {
-            None
-        }
+        let parts = [("upstream", &a.upstream, &b.upstream), ("path", &a.path, &b.path)];
+        parts.into_iter().find(|(_, a, b)| a != b).map(|(part, ..)| part)
     }
 
     /// Explains why no place can be named in which the bodies differ.
@@ -86,7 +80,7 @@ impl<'a> DivergedRequests<'a> {
         }
     }
 
-    fn print(&self, page: &mut Page) -> Result<(), CliError> {
+    fn print(&self, page: &mut Page) -> Result {
         let Parting { attempt, new, recorded, .. } = &self.parting;
         let left = some(attempt.diverged_untaken, "recorded answer");
         let title =

@@ -1,14 +1,12 @@
 //! `outlast doctor`: checks the installation, the settings, the store and the keys, and reports problems.
 
 use std::{
-    collections::BTreeSet,
     ffi::OsStr,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
-use outlast_core::words::size;
+use outlast_core::{run::Instance, words::size};
 use outlast_server::{dialect::Upstream, version};
 use outlast_store::{
     FORMAT,
@@ -18,11 +16,9 @@ use outlast_store::{
 use super::prelude::*;
 use crate::{
     disk::beside,
-    render::short::short,
     settings::{
         file::{self, SettingsFile},
         keys, no_proxy,
-        store_address::StoreAddress,
         trust::Trust,
     },
 };
@@ -60,16 +56,25 @@ impl Finding {
         Finding { what, verdict, told: told.into(), hint: None }
     }
 
-    fn hint(mut self, hint: Option<String>) -> Finding {
-        self.hint = hint;
-        self
+    fn well(what: &'static str, told: impl Into<String>) -> Finding {
+        Finding::new(what, Verdict::Well, told)
+    }
+
+    /// Returns the finding with what to do about it.
+    fn hint(self, hint: impl Into<String>) -> Finding {
+        Finding { hint: Some(hint.into()), ..self }
+    }
+
+    /// Returns the finding of a check that fails.
+    fn failed(what: &'static str, e: &CliError) -> Finding {
+        Finding { hint: e.hint(), ..Finding::new(what, Verdict::Bad, e.to_string()) }
     }
 }
 
 /// Runs all checks and changes nothing, except that opening a store of an older format migrates it.
 ///
 /// Returns the exit code: `UNAVAILABLE` if a check finds something that is broken.
-pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8> {
     let findings = examine(context);
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
     if page.look.json {
@@ -93,12 +98,9 @@ pub fn doctor(_: &DoctorArgs, context: &Context, page: &mut Page) -> Result<u8, 
 }
 
 fn examine(context: &Context) -> Vec<Finding> {
-    let mut findings = vec![Finding::new("outlast", Verdict::Well, version::line())];
-    findings.push(others(context));
-    findings.push(settings(context));
+    let mut findings = vec![Finding::well("outlast", version::line()), others(context), settings(context)];
     findings.extend(store(context));
-    findings.extend(api_keys(context));
-    findings.push(proxy(context));
+    findings.extend([api_keys(context).unwrap_or_else(|e| Finding::failed("keys", &e)), proxy(context)]);
     findings
 }
 
@@ -112,12 +114,11 @@ fn others(context: &Context) -> Finding {
     let others: BTreeSet<PathBuf> = found.filter(|file| Some(file) != own.as_ref()).collect();
     let unlike: Vec<String> = others.iter().filter_map(|file| differs(file)).collect();
     match (others.len(), unlike.is_empty()) {
-        (0, _) => Finding::new("installed", Verdict::Well, "no other outlast on the PATH"),
-        (_, true) => Finding::new("installed", Verdict::Well, "each outlast on the PATH is of this build"),
-        _ => Finding::new("installed", Verdict::Note, listed(&unlike, unlike.len())).hint(Some(
-            "have all of one version, by whatever installed each: an older one refuses a store that a newer one has opened"
-                .into(),
-        )),
+        (0, _) => Finding::well("installed", "no other outlast on the PATH"),
+        (_, true) => Finding::well("installed", "each outlast on the PATH is of this build"),
+        _ => Finding::new("installed", Verdict::Note, listed(&unlike, unlike.len())).hint(
+            "have all of one version, by whatever installed each: an older one refuses a store that a newer one has opened",
+        ),
     }
 }
 
@@ -137,7 +138,7 @@ fn settings(context: &Context) -> Finding {
     };
     let there: Vec<String> = file::files(&context.around).unwrap_or_default().into_iter().map(said).collect();
     let told = if there.is_empty() { "no outlast.toml".to_owned() } else { there.join(", ") };
-    Finding::new("settings", Verdict::Well, told)
+    Finding::well("settings", told)
 }
 
 fn store(context: &Context) -> Vec<Finding> {
@@ -149,18 +150,15 @@ fn store(context: &Context) -> Vec<Finding> {
         return [Finding::new("store", Verdict::Note, told)].into_iter().chain(space(path)).collect();
     }
     let mut findings = match context.open(false, Default::default()) {
-        Ok(store) => {
-            let mut findings =
-                vec![Finding::new("store", Verdict::Well, format!("{place} ({})", engine(place)))];
-            findings.push(instances(&*store).unwrap_or_else(|e| unreadable("processes", &e)));
-            findings.push(interrupted(&*store).unwrap_or_else(|e| unreadable("runs", &e)));
-            findings
-        }
-        Err(e) => vec![Finding::new("store", Verdict::Bad, e.to_string()).hint(e.hint())],
+        Ok(store) => vec![
+            Finding::well("store", format!("{place} ({})", engine(place))),
+            instances(&*store).unwrap_or_else(|e| Finding::failed("processes", &e)),
+            interrupted(&*store).unwrap_or_else(|e| Finding::failed("runs", &e)),
+        ],
+        Err(e) => vec![Finding::failed("store", &e)],
     };
     if let StoreAddress::File(path) = place {
-        findings.extend(permissions(path));
-        findings.push(sync(path));
+        findings.extend([permissions(path), sync(path)]);
         findings.extend(space(path));
     }
     findings
@@ -174,33 +172,25 @@ fn engine(place: &StoreAddress) -> String {
     }
 }
 
-fn unreadable(what: &'static str, e: &CliError) -> Finding {
-    Finding::new(what, Verdict::Bad, e.to_string()).hint(e.hint())
-}
-
-fn instances(store: &dyn Store) -> Result<Finding, CliError> {
+fn instances(store: &dyn Store) -> Result<Finding> {
     let (live, now) = (store.live_instances()?, store.now()?);
     if live.is_empty() {
-        return Ok(Finding::new("processes", Verdict::Well, "none at work"));
+        return Ok(Finding::well("processes", "none at work"));
     }
-    let named: Vec<String> = live
-        .iter()
-        .take(NAMED)
-        .map(|i| {
-            let id = &i.identity;
-            let age = time::age(now.ms_since(i.last_seen));
-            format!("{} (pid {} on {}, seen {age} ago)", id.program, id.pid, id.host)
-        })
-        .collect();
-    Ok(Finding::new("processes", Verdict::Well, listed(&named, live.len())))
+    let name = |i: &Instance| {
+        let (id, age) = (&i.identity, time::age(now.ms_since(i.last_seen)));
+        format!("{} (pid {} on {}, seen {age} ago)", id.program, id.pid, id.host)
+    };
+    let named: Vec<String> = live.iter().take(NAMED).map(name).collect();
+    Ok(Finding::well("processes", listed(&named, live.len())))
 }
 
-fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
+fn interrupted(store: &dyn Store) -> Result<Finding> {
     let limit = 1000;
     let filter = RunFilter { status: Some(Status::Interrupted), limit, ..RunFilter::default() };
     let runs = store.runs(&filter)?;
     if runs.is_empty() {
-        return Ok(Finding::new("runs", Verdict::Well, "none interrupted"));
+        return Ok(Finding::well("runs", "none interrupted"));
     }
     let at_least = if runs.len() == limit { "at least " } else { "" };
     let named: Vec<String> = runs.iter().take(NAMED).map(short).collect();
@@ -215,19 +205,20 @@ fn interrupted(store: &dyn Store) -> Result<Finding, CliError> {
             "`outlast resume --all`; those of programs with the engine inside go on when these are started again"
         }
     };
-    Ok(Finding::new("runs", Verdict::Note, told).hint(Some(hint.into())))
+    Ok(Finding::new("runs", Verdict::Note, told).hint(hint))
 }
 
 fn listed(named: &[String], count: usize) -> String {
-    let more =
-        if count > named.len() { format!(", and {} more", count - named.len()) } else { String::new() };
-    format!("{}{more}", named.join(", "))
+    match count - named.len() {
+        0 => named.join(", "),
+        more => format!("{}, and {more} more", named.join(", ")),
+    }
 }
 
 /// Checks that only the owner can read the store's files: they hold prompts and answers.
 ///
 /// Reads metadata only. Opening the SQLite file a second time would drop its locks when that descriptor is closed.
-fn permissions(path: &Path) -> Vec<Finding> {
+fn permissions(path: &Path) -> Finding {
     let beside = |suffix| beside(path, suffix);
     let mut open: Vec<String> = Vec::new();
     for file in [path.to_owned(), beside("-wal"), beside("-shm"), beside("-mark")] {
@@ -238,49 +229,45 @@ fn permissions(path: &Path) -> Vec<Finding> {
         }
     }
     if open.is_empty() {
-        return vec![Finding::new("permissions", Verdict::Well, "only yours to read")];
+        return Finding::well("permissions", "only yours to read");
     }
     let told = format!("others can read what agents said: {}", open.join(", "));
-    vec![Finding::new("permissions", Verdict::Bad, told).hint(Some(format!("chmod 600 {}*", path.display())))]
+    Finding::new("permissions", Verdict::Bad, told).hint(format!("chmod 600 {}*", path.display()))
 }
 
 /// Reports how a synced commit reaches the disk.
 fn sync(path: &Path) -> Finding {
     match SyncMode::at(path) {
-        SyncMode::WriteThrough { file_system } => Finding::new(
+        SyncMode::WriteThrough { file_system } => Finding::well(
             "sync",
-            Verdict::Well,
             format!("commits are written through with RWF_DSYNC, which {file_system} honours"),
         ),
         SyncMode::WriteThenSync { file_system, magic, why } => {
             let file_system =
                 file_system.map_or_else(|| format!("a file system of type {magic:#x}"), str::to_owned);
-            Finding::new(
-                "sync",
-                Verdict::Note,
-                format!("a sync of the log follows each commit on {file_system}: {why}"),
-            )
+            let told = format!("a sync of the log follows each commit on {file_system}: {why}");
+            Finding::new("sync", Verdict::Note, told)
         }
     }
 }
 
-fn space(path: &Path) -> Vec<Finding> {
+fn space(path: &Path) -> Option<Finding> {
     // Measured at the nearest directory that exists: the store's own may not be made yet.
-    let Some(directory) = path.ancestors().skip(1).find(|d| d.is_dir()) else { return Vec::new() };
-    let Ok(disk) = rustix::fs::statvfs(directory) else { return Vec::new() };
+    let directory = path.ancestors().skip(1).find(|d| d.is_dir())?;
+    let disk = rustix::fs::statvfs(directory).ok()?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     // Rounded to whole GiB from 10 GiB on, to whole MiB below.
     let shift = if free >> 30 >= 10 { 30 } else { 20 };
     let told = format!("{} free in {}", size::format_bytes(free >> shift << shift), directory.display());
     let verdict = if free < LITTLE_SPACE { Verdict::Bad } else { Verdict::Well };
-    vec![Finding::new("disk", verdict, told)]
+    Some(Finding::new("disk", verdict, told))
 }
 
 /// Checks that a program's calls to a URL on loopback go there.
 fn proxy(context: &Context) -> Finding {
     let variable = |name: &str| context.around.var(name).map(OsStr::to_owned);
     match no_proxy::leads_away(variable) {
-        None => Finding::new("loopback", Verdict::Well, "reached without a proxy"),
+        None => Finding::well("loopback", "reached without a proxy"),
         Some(name) => {
             let told = format!(
                 "{name} is set and NO_PROXY leaves loopback out: what calls `outlast serve` sends its token to that proxy"
@@ -288,16 +275,13 @@ fn proxy(context: &Context) -> Finding {
             let value = no_proxy::list(variable, |_| true);
             let hint =
                 format!("export NO_PROXY={value} no_proxy={value}; `outlast run` sets it for what it starts");
-            Finding::new("loopback", Verdict::Note, told).hint(Some(hint))
+            Finding::new("loopback", Verdict::Note, told).hint(hint)
         }
     }
 }
 
-fn api_keys(context: &Context) -> Vec<Finding> {
-    let found = match keys::Keys::load(&context.around) {
-        Ok(found) => found,
-        Err(e) => return vec![Finding::new("keys", Verdict::Bad, e.to_string()).hint(e.hint())],
-    };
+fn api_keys(context: &Context) -> Result<Finding> {
+    let found = context.keys()?;
     let told = |name: &str, key: Option<&keys::Key>| match key.map(|k| &k.origin) {
         Some(keys::Origin::Environment) => format!("{name} from the environment"),
         Some(keys::Origin::File(path)) => format!("{name} from {}", path.display()),
@@ -305,5 +289,5 @@ fn api_keys(context: &Context) -> Vec<Finding> {
     };
     let all = Upstream::ALL.map(|upstream| (keys::variable(upstream), found.of(upstream)));
     let verdict = if all.iter().all(|(_, key)| key.is_none()) { Verdict::Note } else { Verdict::Well };
-    vec![Finding::new("keys", verdict, all.map(|(name, key)| told(name, key)).join(", "))]
+    Ok(Finding::new("keys", verdict, all.map(|(name, key)| told(name, key)).join(", ")))
 }

@@ -25,7 +25,7 @@ impl Evidence {
     /// Collects what the attempt printed; its entries are added. `logs` is the directory of the run's logs.
     ///
     /// Errors: the logs cannot be read.
-    pub fn of(attempt: &Attempt, logs: Option<&Path>) -> Result<Evidence, CliError> {
+    pub fn of(attempt: &Attempt, logs: Option<&Path>) -> Result<Evidence> {
         let lines = logs.map(|logs| lines(logs, attempt.no)).transpose()?.flatten();
         Ok(Evidence { lines, ..Evidence::default() })
     }
@@ -83,7 +83,7 @@ fn was_open(e: &Entry, ended: Micros) -> bool {
     e.state == State::Unknown || e.closed_at.is_none_or(|closed| closed > ended)
 }
 
-fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>, CliError> {
+fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>> {
     if !logs::attempts(logs)?.contains(&attempt) {
         return Ok(None);
     }

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use outlast_server::{
-    api::read::{exchange, gist},
-    dialect::conversation,
+    api::read::exchange::Exchange,
+    dialect::conversation::{self, Turn},
 };
 
 use super::prelude::*;
@@ -15,13 +15,7 @@ use crate::{commands::journal::JournalArgs, render::talk};
 const WIDTH: usize = 200;
 
 /// Prints the content of one entry. Errors: the run has no such entry.
-pub fn one(
-    store: &dyn Store,
-    view: &RunView,
-    args: &JournalArgs,
-    seq: i64,
-    page: &mut Page,
-) -> Result<(), CliError> {
+pub fn one(store: &dyn Store, view: &RunView, args: &JournalArgs, seq: i64, page: &mut Page) -> Result {
     let run = view.run.no;
     let Some(found) = store.entry(run, Seq(seq))? else {
         let last = view.run.next_seq.0 - 1;
@@ -29,39 +23,33 @@ pub fn one(
     };
     let exchange = Exchange::read(store, found)?;
     if args.raw {
-        return exchange.raw(page);
+        return print_raw(&exchange, page);
     }
     if page.look.json {
-        return Ok(page.json(&exchange.shown(&view.run.id))?);
+        return Ok(page.json(&ShownExchange::new(&view.run.id, &exchange))?);
     }
-    let told = [gist::as_told(store, exchange.0.entry.clone())?];
+    let told = [gist::as_told(store, exchange.entry.clone())?];
     page.text(&entry::table(&told).render(page.look, 0))?;
-    let before = args.diff.then(|| before(store, run, &exchange.0.entry)).transpose()?.flatten();
+    let before = args.diff.then(|| before(store, run, &exchange.entry)).transpose()?.flatten();
     let Some(before) = before else {
         if args.diff {
             page.line("no call before it has a request that is kept")?;
         }
-        return exchange.print(page);
+        return print(&exchange, &asked(&exchange), page);
     };
-    exchange.print_since(&before, page)
+    print(&exchange, &asked_since(&exchange, &before), page)
 }
 
 /// Prints the lines that hold `text`, ignoring case, each with its entry. `seq`: only in this entry. A request's line
 /// that an earlier request has too is printed once.
-pub fn grep(
-    store: &dyn Store,
-    view: &RunView,
-    seq: Option<i64>,
-    text: &str,
-    page: &mut Page,
-) -> Result<(), CliError> {
+pub fn grep(store: &dyn Store, view: &RunView, seq: Option<i64>, text: &str, page: &mut Page) -> Result {
     let id = &view.run.id;
     let lines = lines_with(store, view.run.no, seq, text).map(|line| Ok((id.clone(), line?)));
     print_lines(lines, Some(id), text, page)
 }
 
 /// Prints the lines that hold the text, of all runs, the newest run first.
-pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result<(), CliError> {
+pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result {
     let lines = runs::each(store, RunFilter::default()).flat_map(|view| {
         let (lines, error) = match view {
             Ok(view) => {
@@ -77,11 +65,11 @@ pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result<(), Cl
 
 /// Prints lines that hold `text`: those of one run, or those of all runs, each below its run's id.
 fn print_lines(
-    lines: impl Iterator<Item = Result<(RunId, Line), CliError>>,
+    lines: impl Iterator<Item = Result<(RunId, Line)>>,
     of: Option<&RunId>,
     text: &str,
     page: &mut Page,
-) -> Result<(), CliError> {
+) -> Result {
     if page.look.json {
         let head = of.map(|run| ("run".to_owned(), run.as_str().into())).into_iter().collect();
         let lines = lines.map(|line| {
@@ -122,7 +110,7 @@ impl Line {
         json!({"seq": self.seq, "side": self.side, "line": self.text})
     }
 
-    fn print(&self, page: &mut Page) -> Result<(), CliError> {
+    fn print(&self, page: &mut Page) -> Result {
         let place = page.look.paint(Paint::Faint, &format!("{:>5}  {:<7}", self.seq.0, self.side));
         Ok(page.line(&format!("{place}  {}", clean_line(&self.text, WIDTH)))?)
     }
@@ -135,18 +123,18 @@ fn lines_with<'s>(
     run: RunNo,
     seq: Option<i64>,
     text: &str,
-) -> impl Iterator<Item = Result<Line, CliError>> + use<'s> {
+) -> impl Iterator<Item = Result<Line>> + use<'s> {
     let wanted = text.to_lowercase();
     let mut said: HashSet<String> = HashSet::new();
     let entries = entries::each(store, run)
         .filter(move |e| e.as_ref().map_or(true, |e| seq.is_none_or(|seq| e.seq.0 == seq)));
-    let mut lines_of = move |entry: Result<Entry, store::Error>| -> Result<Vec<Line>, CliError> {
+    let mut lines_of = move |entry: Result<Entry, store::Error>| -> Result<Vec<Line>> {
         let exchange = Exchange::read(store, entry?)?;
-        let seq = exchange.0.entry.seq;
+        let seq = exchange.entry.seq;
         let holds = |line: &String| line.to_lowercase().contains(&wanted);
-        let asked = exchange.asked().into_iter().filter(|line| holds(line) && said.insert(line.clone()));
+        let asked = asked(&exchange).into_iter().filter(|line| holds(line) && said.insert(line.clone()));
         let sides = asked.map(|line| ("request", line));
-        let sides = sides.chain(exchange.answered().into_iter().filter(holds).map(|line| ("answer", line)));
+        let sides = sides.chain(answered(&exchange).into_iter().filter(holds).map(|line| ("answer", line)));
         Ok(sides.map(|(side, line)| Line { seq, side, text: line.trim().to_owned() }).collect())
     };
     // One error stands for the lines of its entry.
@@ -156,124 +144,96 @@ fn lines_with<'s>(
     })
 }
 
-/// Entry with its stored request and answer, for people to read.
-struct Exchange(exchange::Exchange);
+/// Returns the lines of the request, or the lines that describe the entry.
+fn asked(exchange: &Exchange) -> Vec<String> {
+    conversation_lines(&exchange.turns(), exchange.request.as_deref())
+}
 
-impl Exchange {
-    fn read(store: &dyn Store, entry: Entry) -> Result<Exchange, CliError> {
-        Ok(Exchange(exchange::Exchange::read(store, entry)?))
-    }
+/// Returns the lines of the answer, or of the entry's value.
+fn answered(exchange: &Exchange) -> Vec<String> {
+    conversation_lines(&exchange.answered(), exchange.answer.as_deref())
+}
 
-    /// Returns the lines of the request, or the lines that describe the entry.
-    fn asked(&self) -> Vec<String> {
-        let turns = self.0.turns();
-        match turns.is_empty() {
-            true => self.0.request.as_deref().map(whole).unwrap_or_default(),
-            false => turns.iter().flat_map(talk::lines).collect(),
-        }
-    }
-
-    /// Returns the lines of the answer, or of the entry's value.
-    fn answered(&self) -> Vec<String> {
-        let Some(bytes) = &self.0.answer else { return Vec::new() };
-        let turns = self.0.answered();
-        match turns.is_empty() {
-            true => whole(bytes),
-            false => turns.iter().flat_map(talk::lines).collect(),
-        }
-    }
-
-    fn print(&self, page: &mut Page) -> Result<(), CliError> {
-        self.print_request(&self.asked(), page)?;
-        self.print_answer(page)
-    }
-
-    /// Prints those parts of the request that the request of `before` does not contain.
-    fn print_since(&self, before: &Exchange, page: &mut Page) -> Result<(), CliError> {
-        let (old, new) = (before.0.turns(), self.0.turns());
-        let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-        let mut lines = vec![format!("  {same} turns as in entry {}", before.0.entry.seq)];
-        for (sign, turns) in [("-", &old[same..]), ("+", &new[same..])] {
-            lines.extend(turns.iter().flat_map(talk::lines).map(|line| format!("{sign} {line}")));
-        }
-        self.print_request(&lines, page)?;
-        self.print_answer(page)
-    }
-
-    fn print_request(&self, lines: &[String], page: &mut Page) -> Result<(), CliError> {
-        let title = if self.0.is_call() { "request" } else { "about" };
-        match &self.0.request {
-            Some(_) => page.line(&page.look.paint(Paint::Strong, &format!("{title}{}", self.settings())))?,
-            None if self.0.is_call() => {
-                page.line("the request is not kept (the run's `record` is not `all`)")?
-            }
-            None => {}
-        }
-        Ok(lines.iter().try_for_each(|line| page.line(line))?)
-    }
-
-    fn print_answer(&self, page: &mut Page) -> Result<(), CliError> {
-        let title = if self.0.is_call() { "answer" } else { "value" };
-        match &self.0.answer {
-            Some(_) => page.line(&page.look.paint(Paint::Strong, title))?,
-            None if self.0.is_call() => page.line("there is no answer that is kept")?,
-            None => {}
-        }
-        Ok(self.answered().iter().try_for_each(|line| page.line(line))?)
-    }
-
-    /// Returns the request's settings that are short, and the names of its tools, as text.
-    fn settings(&self) -> String {
-        let Some(body) = self.0.body() else { return String::new() };
-        let short = |(key, value): (&String, &Value)| {
-            (value.is_number() || value.is_boolean()).then(|| format!("{key} {value}"))
-        };
-        let mut words: Vec<String> = body.as_object().into_iter().flatten().filter_map(short).collect();
-        let tools = conversation::tools(&body);
-        if !tools.is_empty() {
-            words.push(format!("tools: {}", tools.join(" ")));
-        }
-        if words.is_empty() { String::new() } else { format!("  {}", clean_line(&words.join(", "), WIDTH)) }
-    }
-
-    /// Prints the stored bytes unchanged: the request's, then the answer's.
-    fn raw(&self, page: &mut Page) -> Result<(), CliError> {
-        for bytes in [&self.0.request, &self.0.answer].into_iter().flatten() {
-            page.bytes(bytes)?;
-            if !bytes.ends_with(b"\n") {
-                page.bytes(b"\n")?;
-            }
-        }
-        Ok(())
-    }
-
-    fn shown(&self, run: &RunId) -> ShownExchange {
-        let value = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(json_or_text);
-        ShownExchange {
-            entry: view::Entry::new(run, &self.0.entry),
-            request: value(&self.0.request),
-            answer: value(&self.0.answer),
-        }
+/// Returns the lines of a conversation's turns; of what has none, those of its bytes.
+fn conversation_lines(turns: &[Turn], bytes: Option<&[u8]>) -> Vec<String> {
+    match turns {
+        [] => bytes.map(whole).unwrap_or_default(),
+        turns => turns.iter().flat_map(talk::lines).collect(),
     }
 }
 
-/// Entry with its request and answer as they are stored.
-#[derive(Serialize)]
-struct ShownExchange {
-    #[serde(flatten)]
-    entry: view::Entry,
-    request: Option<Value>,
-    answer: Option<Value>,
+/// Returns the lines of those parts of the request that the request of `before` does not contain.
+fn asked_since(exchange: &Exchange, before: &Exchange) -> Vec<String> {
+    let (old, new) = (before.turns(), exchange.turns());
+    let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+    let mut lines = vec![format!("  {same} turns as in entry {}", before.entry.seq)];
+    for (sign, turns) in [("-", &old[same..]), ("+", &new[same..])] {
+        lines.extend(turns.iter().flat_map(talk::lines).map(|line| format!("{sign} {line}")));
+    }
+    lines
+}
+
+/// Prints an exchange, with the lines `asked` for its request.
+fn print(exchange: &Exchange, asked: &[String], page: &mut Page) -> Result {
+    let is_call = exchange.is_call();
+    let (request, answer) = if is_call { ("request", "answer") } else { ("about", "value") };
+    match &exchange.request {
+        Some(_) => {
+            let title = format!("{request}{}", settings(exchange));
+            page.line(&page.look.paint(Paint::Strong, &title))?;
+        }
+        None if is_call => page.line("the request is not kept (the run's `record` is not `all`)")?,
+        None => {}
+    }
+    asked.iter().try_for_each(|line| page.line(line))?;
+    match &exchange.answer {
+        Some(_) => page.line(&page.look.paint(Paint::Strong, answer))?,
+        None if is_call => page.line("there is no answer that is kept")?,
+        None => {}
+    }
+    Ok(answered(exchange).iter().try_for_each(|line| page.line(line))?)
+}
+
+/// Returns the request's settings that are short, and the names of its tools, as text.
+fn settings(exchange: &Exchange) -> String {
+    let Some(body) = exchange.body() else { return String::new() };
+    let short = |(key, value): (&String, &Value)| {
+        (value.is_number() || value.is_boolean()).then(|| format!("{key} {value}"))
+    };
+    let mut words: Vec<String> = body.as_object().into_iter().flatten().filter_map(short).collect();
+    let tools = conversation::tools(&body);
+    words.extend((!tools.is_empty()).then(|| format!("tools: {}", tools.join(" "))));
+    if words.is_empty() { String::new() } else { format!("  {}", clean_line(&words.join(", "), WIDTH)) }
+}
+
+/// Prints the stored bytes unchanged: the request's, then the answer's.
+fn print_raw(exchange: &Exchange, page: &mut Page) -> Result {
+    for bytes in [&exchange.request, &exchange.answer].into_iter().flatten() {
+        page.bytes(bytes)?;
+        if !bytes.ends_with(b"\n") {
+            page.bytes(b"\n")?;
+        }
+    }
+    Ok(())
+}
+
+shape! {
+    /// Entry with its request and answer as they are stored.
+    ShownExchange(run: &RunId, exchange: &Exchange) {
+        #[serde(flatten)] entry: view::Entry = view::Entry::new(run, &exchange.entry);
+        request: Option<Value> = exchange.request.as_deref().map(json_or_text);
+        answer: Option<Value> = exchange.answer.as_deref().map(json_or_text);
+    }
 }
 
 /// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.
-fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchange>, CliError> {
+fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchange>> {
     let is_call = |e: &Result<Entry, store::Error>| e.as_ref().map_or(true, |e| e.kind == Kind::Call);
     let earlier = || entries::each_back(store, run, entry.seq).filter(is_call);
     let is_its = |e: &Result<Entry, store::Error>| e.as_ref().map_or(true, |e| e.attempt == entry.attempt);
     for call in earlier().filter(is_its).chain(earlier()) {
         let found = Exchange::read(store, call?)?;
-        if found.0.request.is_some() {
+        if found.request.is_some() {
             return Ok(Some(found));
         }
     }

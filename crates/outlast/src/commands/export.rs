@@ -1,7 +1,5 @@
 //! `outlast export JOB`: prints what became of a job's items as JSON lines, in the order of their inputs.
 
-use std::path::PathBuf;
-
 use outlast_core::{
     journal::{ItemRow, Role, job::Standing},
     words::Members,
@@ -44,7 +42,7 @@ struct Line<'a> {
 }
 
 /// Prints what became of a job's items as JSON lines. Values are read one by one, so that memory holds only the keys.
-pub fn export(args: &ExportArgs, desk: Desk) -> Result<(), CliError> {
+pub fn export(args: &ExportArgs, desk: Desk) -> Result {
     if let Some(file) = &args.bundle {
         return super::bundle::export(args, file, desk);
     }
@@ -74,7 +72,7 @@ pub fn export(args: &ExportArgs, desk: Desk) -> Result<(), CliError> {
 }
 
 /// Reads why an item has no result: its exception, or the reason why it was skipped or is dead.
-fn error(store: &dyn Store, run: RunNo, row: &ItemRow) -> Result<String, CliError> {
+fn error(store: &dyn Store, run: RunNo, row: &ItemRow) -> Result<String> {
     let reason = row.detail.reason.as_deref().unwrap_or_default();
     Ok(match (row.detail.standing, exception(store, run, row.seq)?) {
         (Standing::Skipped, _) => format!("Skip: {reason}"),
@@ -84,7 +82,7 @@ fn error(store: &dyn Store, run: RunNo, row: &ItemRow) -> Result<String, CliErro
 }
 
 /// Reads the exception that is recorded for an entry, as `Class: message`; `None` where there is none.
-pub fn exception(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<String>, CliError> {
+pub fn exception(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<String>> {
     let kept = store.payload(run, seq, Role::Value)?.and_then(|kept| kept.decode().ok());
     let told: Option<Value> = kept.and_then(|raw| serde_json::from_slice(&raw).ok());
     Ok(told.and_then(|told| {
@@ -98,7 +96,7 @@ pub fn exception(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Strin
 }
 
 /// Reads the recorded result of an entry, without class tags. Numbers keep the digits they were recorded with.
-fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Box<RawValue>, CliError> {
+fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Box<RawValue>> {
     let corrupt = |what: String| store::Error::Corrupt { what: format!("the result of entry {seq}: {what}") };
     let Some(kept) = store.payload(run, seq, Role::Value)? else { return Ok(RawValue::NULL.to_owned()) };
     let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;

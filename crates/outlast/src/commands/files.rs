@@ -7,9 +7,8 @@ use super::prelude::*;
 use crate::{
     cli::files::ForceArgs,
     files::{
-        Asked, Files,
+        Asked,
         history::{self, History},
-        of_run,
     },
 };
 
@@ -21,7 +20,6 @@ use crate::{
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_value_name = "diff|show|restore")]
 pub struct FilesArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     #[command(subcommand)]
     pub verb: Option<FilesVerb>,
@@ -46,13 +44,10 @@ pub enum FilesVerb {
 #[derive(Args, Clone, Debug)]
 pub struct FilesDiffArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// The entry from which on [default: the run's beginning]
-    #[arg(value_name = "FROM")]
     pub from: Option<i64>,
     /// The entry up to which [default: the newest snapshot]
-    #[arg(value_name = "TO")]
     pub to: Option<i64>,
 }
 
@@ -60,7 +55,6 @@ pub struct FilesDiffArgs {
 #[derive(Args, Clone, Debug)]
 pub struct FilesShowArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// The file, below the directory that is kept; without @ENTRY as the newest snapshot has it
     #[arg(value_name = "PATH[@ENTRY]")]
@@ -73,7 +67,6 @@ pub struct FilesShowArgs {
 #[derive(Args, Clone, Debug)]
 pub struct FilesRestoreArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// Files and directories, below the directory that is kept
     #[arg(value_name = "PATH", required = true)]
@@ -96,7 +89,6 @@ pub struct FilesRestoreArgs {
 )]
 pub struct UndoArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// The entry, as of whose beginning files come back; saved: as they were before the last undo [default: the run's beginning]
     #[arg(long, value_name = "ENTRY|saved")]
@@ -140,60 +132,58 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(store: &dyn Store, context: &Context, asked: &str, verb: Verb) -> Result<Opened, CliError> {
+    fn new(store: &dyn Store, context: &Context, asked: &str, verb: Verb) -> Result<Opened> {
         let view = find::run_to(store, asked, verb)?;
-        let id = &view.run.id;
         let not_kept = || FilesError::NotKept { run: called(&view) };
         let (kept, directory) = of_run(&view).ok_or_else(not_kept)?;
         let history = History::read(store, view.run.no)?;
-        let mut files = Files::open(context, id, kept, directory, false)?;
-        let snapshots = history.snapshots();
-        files.bring(store, &snapshots)?;
+        let mut files = Files::open(context, &view.run.id, kept, directory, false)?;
+        files.bring(store, &history.snapshots())?;
         Ok(Opened { history, files, view })
     }
 
     /// Returns the snapshot of an entry; `None`: the run's first.
     fn at(&self, entry: Option<i64>) -> Result<Id, FilesError> {
-        let (found, when) = match entry {
-            Some(entry) => (self.history.at(Seq(entry)), format!("of before entry {entry}")),
-            None => (self.history.steps.first().map(|step| step.kept.snapshot), "yet".into()),
-        };
-        found.ok_or_else(|| FilesError::NoSnapshot { run: called(&self.view), when })
+        match entry {
+            Some(entry) => self.found(self.history.at(Seq(entry)), &format!("of before entry {entry}")),
+            None => self.found(self.history.steps.first().map(|step| step.kept.snapshot), "yet"),
+        }
     }
 
     fn newest(&self) -> Result<Id, FilesError> {
-        let newest = self.history.newest().map(|step| step.kept.snapshot);
-        let none = || FilesError::NoSnapshot { run: called(&self.view), when: "yet".into() };
-        newest.ok_or_else(none)
+        self.found(self.history.newest().map(|step| step.kept.snapshot), "yet")
+    }
+
+    /// Returns the snapshot that was looked for. Errors: `NoSnapshot`, with the words that tell which one.
+    fn found(&self, snapshot: Option<Id>, when: &str) -> Result<Id, FilesError> {
+        snapshot.ok_or_else(|| FilesError::NoSnapshot { run: called(&self.view), when: when.to_owned() })
     }
 }
 
-pub fn files(args: &FilesArgs, Desk { store, context, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn files(args: &FilesArgs, Desk { store, context, page, .. }: Desk) -> Result<u8> {
     match (&args.verb, &args.run) {
         (Some(FilesVerb::Diff(args)), _) => diff(store, args, context, page).map(|()| exit_code::OK),
         (Some(FilesVerb::Show(args)), _) => show(store, args, context, page).map(|()| exit_code::OK),
-        (Some(FilesVerb::Restore(args)), _) => some_files(store, args, context, page),
+        (Some(FilesVerb::Restore(FilesRestoreArgs { run, paths, at, force })), _) => {
+            bring_back(store, context, run, at.map_or(UndoTo::Beginning, UndoTo::Entry), paths, force, page)
+        }
         (None, Some(run)) => list(store, run, context, page).map(|()| exit_code::OK),
         (None, None) => Err(CliError::usage("wanted a run", Some("`outlast ls` lists runs"))),
     }
 }
 
 /// Prints what changed, a block for each snapshot.
-fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Result {
     let Opened { view, history, mut files } = Opened::new(store, context, run, Verb::Look)?;
     let objects = &mut files.objects;
     let offset = time::offset(view.run.created_at);
     let mut rows = Vec::new();
     for (index, step) in history.steps.iter().enumerate() {
-        let found = match history.before(index) {
-            Some(before) => {
-                outlast_files::diff(objects, &before, &step.kept.snapshot).map_err(FilesError::from)?
-            }
-            None => Vec::new(),
-        };
         let mut told = Vec::new();
-        for change in &found {
-            told.push(history::describe(objects, change, false)?);
+        if let Some(before) = history.before(index) {
+            for change in &outlast_files::diff(objects, &before, &step.kept.snapshot)? {
+                told.push(history::describe(objects, change, false)?);
+            }
         }
         if page.look.json {
             rows.push(json!({
@@ -203,37 +193,43 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
             continue;
         }
         let when = time::cell(step.taken_at, &offset);
-        let what = match index {
-            0 => "as the run began".into(),
+        let mut what = match index {
+            0 => "as the run began".to_owned(),
             _ => format!("{} changed", some(told.len() as i64, "path")),
         };
-        let what = match &step.kept.key {
-            Some(key) => format!("{what} by {}", clean_line(key, 40)),
-            None => what,
-        };
-        let what = match step.kept.late {
-            true => format!("{what}; taken after its answer: the next tool may have begun"),
-            false => what,
-        };
+        if let Some(key) = &step.kept.key {
+            what.push_str(&format!(" by {}", clean_line(key, 40)));
+        }
+        if step.kept.late {
+            what.push_str("; taken after its answer: the next tool may have begun");
+        }
         let head = format!("{:>5}  {when}  {:<8}  {what}", step.at.0, step.kept.moment.name());
         page.line(&page.look.paint(Paint::Strong, &head))?;
-        for change in told.iter().take(SHOWN) {
-            page.line(&format!("       {}", clean_line(&line(change), 73)))?;
-        }
-        if told.len() > SHOWN {
-            page.line(&format!("       and {} more", told.len() - SHOWN))?;
-        }
+        first(
+            told.iter().map(|change| format!("       {}", clean_line(&line(change), 73))),
+            "       ",
+            page,
+        )?;
     }
     if page.look.json {
         let root = files.root.to_string_lossy();
         return Ok(page.json(&json!({ "run": view.run.id, "directory": root, "snapshots": rows }))?);
     }
-    match history.steps.is_empty() {
-        true => page.line("no snapshot yet")?,
-        false => page.line(&format!(
-            "a number is that of the entry before which the files were so; `outlast journal {}` tells the entries",
-            called(&view)
-        ))?,
+    if history.steps.is_empty() {
+        return Ok(page.line("no snapshot yet")?);
+    }
+    Ok(page.line(&format!(
+        "a number is that of the entry before which the files were so; `outlast journal {}` tells the entries",
+        called(&view)
+    ))?)
+}
+
+/// Prints the first few of some lines, and how many more there are.
+fn first(lines: impl ExactSizeIterator<Item = String>, indent: &str, page: &mut Page) -> Result {
+    let more = lines.len().saturating_sub(SHOWN);
+    lines.take(SHOWN).try_for_each(|line| page.line(&line))?;
+    if more > 0 {
+        page.line(&format!("{indent}and {more} more"))?;
     }
     Ok(())
 }
@@ -247,12 +243,12 @@ fn line(change: &FileChange) -> String {
     format!("{:<8} {}{lines}", change.what, change.path)
 }
 
-fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut Page) -> Result {
     let mut opened = Opened::new(store, context, &args.run, Verb::Look)?;
     let from = opened.at(args.from)?;
     let to = args.to.map_or_else(|| opened.newest(), |to| opened.at(Some(to)))?;
     let objects = &mut opened.files.objects;
-    for change in outlast_files::diff(objects, &from, &to).map_err(FilesError::from)? {
+    for change in outlast_files::diff(objects, &from, &to)? {
         let change = history::describe(objects, &change, true)?;
         let Some(text) = &change.diff else {
             page.line(&clean(&line(&change)))?;
@@ -272,7 +268,7 @@ fn diff(store: &dyn Store, args: &FilesDiffArgs, context: &Context, page: &mut P
     Ok(())
 }
 
-fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut Page) -> Result {
     let mut opened = Opened::new(store, context, &args.run, Verb::Look)?;
     let asked = args.path.rsplit_once('@').and_then(|(path, entry)| Some((path, entry.parse::<i64>().ok()?)));
     let (path, snapshot) = match asked {
@@ -280,32 +276,20 @@ fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut P
         None => (args.path.as_str(), opened.newest()?),
     };
     let objects = &mut opened.files.objects;
-    match outlast_files::at(objects, &snapshot, path.as_bytes()).map_err(FilesError::from)? {
-        Some(Node::File { parts, .. }) => {
-            Ok(page.bytes(&objects.content(&parts).map_err(FilesError::from)?)?)
-        }
+    match outlast_files::at(objects, &snapshot, path.as_bytes())? {
+        Some(Node::File { parts, .. }) => Ok(page.bytes(&objects.content(&parts)?)?),
         Some(Node::Link { target }) => Ok(page.bytes(&target)?),
         _ => {
-            let entry =
-                asked.map_or_else(|| opened.history.newest().map_or(0, |step| step.at.0), |(_, entry)| entry);
+            let newest = || opened.history.newest().map_or(0, |step| step.at.0);
+            let entry = asked.map_or_else(newest, |(_, entry)| entry);
             Err(FilesError::NoPath { path: path.to_owned(), entry }.into())
         }
     }
 }
 
-pub fn undo(args: &UndoArgs, Desk { store, context, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn undo(args: &UndoArgs, Desk { store, context, page, .. }: Desk) -> Result<u8> {
     let to = args.to.unwrap_or(UndoTo::Beginning);
-    bring_back(store, context, &args.run, to, &[], &args.force.force, page)
-}
-
-fn some_files(
-    store: &dyn Store,
-    args: &FilesRestoreArgs,
-    context: &Context,
-    page: &mut Page,
-) -> Result<u8, CliError> {
-    let to = args.at.map_or(UndoTo::Beginning, UndoTo::Entry);
-    bring_back(store, context, &args.run, to, &args.paths, &args.force.force, page)
+    bring_back(store, context, &args.run, to, &[], &args.force, page)
 }
 
 fn bring_back(
@@ -314,9 +298,9 @@ fn bring_back(
     run: &str,
     to: UndoTo,
     only: &[String],
-    force: &[String],
+    ForceArgs { force }: &ForceArgs,
     page: &mut Page,
-) -> Result<u8, CliError> {
+) -> Result<u8> {
     let mut opened = Opened::new(store, context, run, Verb::Restore)?;
     let status = opened.view.run.status;
     if matches!(status, Status::Running | Status::Waiting | Status::Sleeping) {
@@ -327,9 +311,8 @@ fn bring_back(
         UndoTo::Beginning => (opened.at(None)?, begun),
         UndoTo::Entry(entry) => (opened.at(Some(entry))?, Seq(entry)),
         UndoTo::Saved => {
-            let when = "of before an undo".to_owned();
-            let none = || FilesError::NoSnapshot { run: called(&opened.view), when };
-            (opened.files.by_hand()?.ok_or_else(none)?.saved, opened.view.run.next_seq)
+            let saved = opened.files.by_hand()?.map(|last| last.saved);
+            (opened.found(saved, "of before an undo")?, opened.view.run.next_seq)
         }
     };
     let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
@@ -338,12 +321,7 @@ fn bring_back(
     print(&opened.view, &restored, &effects, page)
 }
 
-fn print(
-    view: &RunView,
-    restored: &Restored,
-    effects: &[history::Effect],
-    page: &mut Page,
-) -> Result<u8, CliError> {
+fn print(view: &RunView, restored: &Restored, effects: &[history::Effect], page: &mut Page) -> Result<u8> {
     let code = if restored.left.is_empty() { exit_code::OK } else { exit_code::REFUSED };
     if page.look.json {
         let changed: Vec<String> = restored.changed.iter().map(Change::shown).collect();
@@ -355,26 +333,18 @@ fn print(
     }
     let count = some(restored.changed.len() as i64, "path");
     page.line(&format!("{}  {count} brought back", page.look.paint(Paint::Strong, &called(view))))?;
-    for change in restored.changed.iter().take(SHOWN) {
-        page.line(&format!("  {}", clean_line(&change.shown(), 76)))?;
-    }
-    if restored.changed.len() > SHOWN {
-        page.line(&format!("  and {} more", restored.changed.len() - SHOWN))?;
-    }
+    let changed = restored.changed.iter().map(|change| format!("  {}", clean_line(&change.shown(), 76)));
+    first(changed, "  ", page)?;
     for path in &restored.left {
         let why = "left: somebody changed it meanwhile, or files that are not kept are in it";
         page.line(&format!("  {}  {why}", clean(path)))?;
     }
     if !effects.is_empty() {
-        page.line(&format!(
-            "not undone: {} that may have had effects elsewhere",
-            some(effects.len() as i64, "call")
-        ))?;
+        let calls = some(effects.len() as i64, "call");
+        page.line(&format!("not undone: {calls} that may have had effects elsewhere"))?;
         for effect in effects.iter().take(SHOWN) {
-            page.line(&clean_line(
-                &format!("  entry {}  {} {}", effect.entry, effect.tool, effect.input),
-                80,
-            ))?;
+            let line = format!("  entry {}  {} {}", effect.entry, effect.tool, effect.input);
+            page.line(&clean_line(&line, 80))?;
         }
         if effects.len() > SHOWN {
             page.line(&format!("  and {} more: `outlast journal {}`", effects.len() - SHOWN, called(view)))?;

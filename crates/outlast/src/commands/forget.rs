@@ -1,14 +1,12 @@
 //! `outlast gc` and `outlast rm`: delete ended runs, those of long ago or one by name or tag, with what was kept of them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use outlast_core::{
     engine::{Forget, Forgot},
     reads::spend,
 };
 
 use super::prelude::*;
-use crate::{files, program::run_directory::RunDirectory, render::short::short};
+use crate::files;
 
 /// Delete a run that has ended, with its child runs and all their stored data; or all runs with a tag
 ///
@@ -44,7 +42,7 @@ pub struct GcArgs {
 }
 
 /// Forgets runs that ended long ago.
-pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn gc(args: &GcArgs, Desk { store, context, page, .. }: Desk) -> Result {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
     let mut families = Families::of(store, ended_before, None)?;
@@ -83,11 +81,7 @@ struct Families {
 
 impl Families {
     /// Selects the runs that ended before a time; of these only `wanted` and all below them, if that is given.
-    fn of(
-        store: &dyn Store,
-        ended_before: Micros,
-        wanted: Option<&BTreeSet<RunNo>>,
-    ) -> Result<Families, CliError> {
+    fn of(store: &dyn Store, ended_before: Micros, wanted: Option<&BTreeSet<RunNo>>) -> Result<Families> {
         let mut families = Families { runs: BTreeMap::new(), ended_before };
         families.look(store)?;
         if let Some(wanted) = wanted {
@@ -103,7 +97,7 @@ impl Families {
 
     /// Forgets the runs that may go, children before their parents: a child that stays keeps its parent. Each goes in a
     /// commit of its own, so that other writers get their turn in between. Returns them; `dry_run`: they stay.
-    fn forget_all(&mut self, store: &dyn Store, dry_run: bool) -> Result<Vec<Member>, CliError> {
+    fn forget_all(&mut self, store: &dyn Store, dry_run: bool) -> Result<Vec<Member>> {
         let mut gone = Vec::new();
         for no in self.numbers() {
             if self.goes(no) && (dry_run || self.forget(store, no)?) {
@@ -116,7 +110,7 @@ impl Families {
     }
 
     /// Returns the refusal of a run that was not forgotten: `run_not_ended`, `call_in_flight`, else `run_stays`.
-    fn why_it_stays(&self, store: &dyn Store, no: RunNo) -> Result<CliError, CliError> {
+    fn why_it_stays(&self, store: &dyn Store, no: RunNo) -> Result<CliError> {
         let Some(view) = store.run(no)? else {
             return Ok(CliError::NoSuchRun { asked: no.to_string(), like: None, is_job: false });
         };
@@ -129,7 +123,7 @@ impl Families {
     }
 
     /// Reads the runs that are newer than the newest known one, and marks those that must not be deleted.
-    fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
+    fn look(&mut self, store: &dyn Store) -> Result {
         let known = self.newest();
         for view in runs::each(store, RunFilter::default()) {
             let view = view?;
@@ -183,7 +177,7 @@ impl Families {
 
     /// Forgets a run in the store and returns whether it is gone. New runs are read first: one may be its child. What it has
     /// cost is kept.
-    fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
+    fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool> {
         loop {
             let verb = Forget {
                 run: no,
@@ -214,7 +208,7 @@ impl Families {
 }
 
 /// Removes what is beside the store for runs that were forgotten. A server has done so for its own store.
-fn remove_files(gone: &[Member], store: &dyn Store, context: &Context) -> Result<(), CliError> {
+fn remove_files(gone: &[Member], store: &dyn Store, context: &Context) -> Result {
     if store.is_remote() {
         return Ok(());
     }
@@ -229,7 +223,7 @@ fn remove_files(gone: &[Member], store: &dyn Store, context: &Context) -> Result
 ///
 /// Errors: why the first of them stays: `run_not_ended`, `call_in_flight`, else `run_stays`. Of runs with a tag, those that
 /// can go are gone by then.
-pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn rm(args: &RmArgs, Desk { store, context, page, .. }: Desk) -> Result {
     let wanted: BTreeSet<RunNo> = match &args.tag {
         Some((key, value)) => {
             let tagged = |view: &RunView| view.spec.tags.get(key) == Some(value);
@@ -273,8 +267,5 @@ fn check_rests(view: &RunView) -> Result<(), CommandError> {
     if view.run.over_since().is_none() {
         return Err(CommandError::NotEnded { run: id, status: view.run.status });
     }
-    match view.envelope.has_calls_in_flight() {
-        true => Err(CommandError::CallInFlight { run: id }),
-        false => Ok(()),
-    }
+    if view.envelope.has_calls_in_flight() { Err(CommandError::CallInFlight { run: id }) } else { Ok(()) }
 }

@@ -1,23 +1,14 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
-use std::{fs, path::PathBuf};
-
 use outlast_core::{
     engine::{self, Amend, Snapshot},
-    envelope::Limits,
-    reads::{
-        self,
-        forks::{Point, id_of, prepare},
-    },
+    reads::forks::{Point, id_of, prepare},
     run::KeptFiles,
 };
 use outlast_view::Fork;
 
 use super::prelude::*;
-use crate::{
-    agent::conduct::fork::session_words,
-    files::{Files, history::History, of_run},
-};
+use crate::agent::conduct::fork::session_words;
 
 /// Give the point where a run is now a name, to fork it from there
 #[derive(Args, Clone, Debug)]
@@ -27,7 +18,6 @@ pub struct SnapshotArgs {
     #[arg(value_name = "RUN|FILE.jsonl")]
     pub run: String,
     /// The snapshot's name, of A-Z a-z 0-9 . _ -; used again, it means the new point
-    #[arg(value_name = "NAME")]
     pub name: String,
 }
 
@@ -64,7 +54,7 @@ pub struct ForkArgs {
     pub usd: Option<i64>,
 }
 
-pub fn name(args: &SnapshotArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn name(args: &SnapshotArgs, Desk { store, page, .. }: Desk) -> Result {
     let view = meant(store, &args.run)?;
     let snapshot = Snapshot { run: view.run.no, id: view.run.id.clone(), name: args.name.clone() };
     let seq = store.ask(snapshot, Durability::Synced).wait()?;
@@ -80,7 +70,7 @@ pub fn name(args: &SnapshotArgs, Desk { store, page, .. }: Desk) -> Result<(), C
 /// Creates a fork with the files of its point, in a directory of its own.
 ///
 /// Files come first: if they cannot be had, there is no fork. Typed again after a kill, it goes on.
-pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result {
     let (Some(into), Some(at)) = (&args.into, args.at.map(Seq)) else {
         return Err(CliError::usage("--into wants --at ENTRY", None));
     };
@@ -117,17 +107,11 @@ pub fn fork_into(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -
 }
 
 /// Creates a fork, prints it and returns its number.
-pub fn fork(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn fork(args: &ForkArgs, Desk { store, by, context, page, .. }: Desk) -> Result {
     forked(store, by, args, context, page).map(drop)
 }
 
-fn forked(
-    store: &dyn Store,
-    by: &str,
-    args: &ForkArgs,
-    context: &Context,
-    page: &mut Page,
-) -> Result<RunNo, CliError> {
+fn forked(store: &dyn Store, by: &str, args: &ForkArgs, context: &Context, page: &mut Page) -> Result<RunNo> {
     let view = meant(store, &args.run)?;
     let point = match (args.at, &args.from_snapshot) {
         (Some(at), _) => Point::Seq(Seq(at)),
@@ -163,7 +147,7 @@ fn forked(
 }
 
 /// Finds the job that has this name, or else the run.
-fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
+fn meant(store: &dyn Store, asked: &str) -> Result<RunView> {
     match find::job(store, asked, Verb::Branch) {
         Err(CliError::Store(store::Error::Engine(engine::Error::NotAJob { id }))) => find::run(store, &id),
         // Its hint is not for jobs alone.
@@ -173,7 +157,7 @@ fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 }
 
 /// Reads a fork point from the command line: first as a snapshot's name, then an attempt's number, then a time.
-fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, CliError> {
+fn point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point> {
     if reads::places::snapshot(store, &view.run.id, word)?.is_none()
         && let Ok(no) = word.parse::<i64>()
     {

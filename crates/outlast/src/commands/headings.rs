@@ -51,25 +51,8 @@ pub fn with_headings(command: Command) -> Command {
 }
 
 /// Options of `outlast run` that most people need, by their long flags.
-const OFTEN: [&str; 17] = [
-    "run",
-    "new",
-    "name",
-    "tag",
-    "env-file",
-    "detach",
-    "loop",
-    "until",
-    "stdin",
-    "usd",
-    "calls",
-    "wall",
-    "plan",
-    "policy",
-    "files",
-    "intercept",
-    "confine",
-];
+const OFTEN: &str = "\
+    run new name tag env-file detach loop until stdin usd calls wall plan policy files intercept confine";
 
 /// Returns the definition with a short help of `outlast run`, which has the options that most people need.
 pub fn with_short_help(command: Command) -> Command {
@@ -78,7 +61,7 @@ pub fn with_short_help(command: Command) -> Command {
     };
     command.mut_subcommand("run", |run| {
         let count = run.get_arguments().filter(|arg| arg.get_long().is_some()).count();
-        let often = |arg: &Arg| arg.get_long().is_none_or(|long| OFTEN.contains(&long));
+        let often = |arg: &Arg| arg.get_long().is_none_or(|long| OFTEN.split(' ').any(|often| often == long));
         let examples = run.get_after_help().map(ToString::to_string).unwrap_or_default();
         run.mut_args(|arg| if often(&arg) { arg } else { arg.hide_short_help(true) })
             .disable_help_flag(true)

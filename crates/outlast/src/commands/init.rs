@@ -1,9 +1,8 @@
 //! `outlast init`: writes a commented `outlast.toml` for the agents that it finds, and says the one command to type.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
-};
+use std::{fs::OpenOptions, io::Write as _};
+
+use outlast_core::named;
 
 use super::prelude::*;
 use crate::settings::file;
@@ -16,14 +15,16 @@ use crate::settings::file;
 #[command(after_help = "Example:\n  cd project && outlast init")]
 pub struct InitArgs {}
 
-/// Kind of agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    ClaudeCode,
-    Codex,
-    Python,
-    Node,
+named! {
+    /// Kind of agent.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Kind {
+        ClaudeCode "Claude Code",
+        Codex "Codex",
+        Python "Python",
+        Node "Node",
+    }
 }
 
 /// Agent, or a program that may be one, with the command that starts it.
@@ -38,28 +39,18 @@ struct Find {
 }
 
 /// Words of the libraries by which programs ask models, as manifests and imports have them.
-const LIBRARIES: [&str; 10] = [
-    "openai",
-    "anthropic",
-    "google-genai",
-    "google.genai",
-    "langchain",
-    "langgraph",
-    "pydantic-ai",
-    "pydantic_ai",
-    "litellm",
-    "@ai-sdk/",
-];
+const LIBRARIES: &str =
+    "openai anthropic google-genai google.genai langchain langgraph pydantic-ai pydantic_ai litellm @ai-sdk/";
 
 /// Longest file that is searched for these words, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Writes the file, unless the directory has one, and prints what was found and the command.
-pub fn init(_: &InitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn init(_: &InitArgs, context: &Context, page: &mut Page) -> Result {
     begin(&context.around, page)
 }
 
-fn begin(around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
+fn begin(around: &Surroundings, page: &mut Page) -> Result {
     let path = around.directory().join(file::FILE);
     let finds = finds(around);
     let written = match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -83,17 +74,6 @@ fn begin(around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
     }
     page.line(&format!("type: {command}"))?;
     Ok(())
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::ClaudeCode => "Claude Code",
-            Kind::Codex => "Codex",
-            Kind::Python => "Python",
-            Kind::Node => "Node",
-        }
-    }
 }
 
 /// Returns the find whose command is typed: a program that asks models, else a CLI agent, else any program.
@@ -161,7 +141,7 @@ fn one_of<'a>(directory: &Path, names: &[&'a str]) -> Option<&'a str> {
 
 fn names_library(path: &Path) -> bool {
     let text = read(path);
-    LIBRARIES.iter().any(|library| text.contains(library))
+    LIBRARIES.split(' ').any(|library| text.contains(library))
 }
 
 /// Returns a file's text; empty if it has none, or is longer than any manifest.

@@ -1,19 +1,15 @@
 //! `outlast inspect JOB|FILE.jsonl`: shows a job's progress, its gaps, and how far each attempt got.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::cmp::Reverse;
 
 use outlast_core::{
     journal::{ItemRow, job::Standing},
-    reads::{
-        lives::{self, Drivers, Loss},
-        unheld,
-    },
+    reads::lives::Loss,
 };
-use outlast_process::identity;
-use outlast_view::{Job, end_words};
+use outlast_view::Job;
 
 use super::{Needs, export::exception, jobs, prelude::*};
-use crate::render::{short::short, story};
+use crate::render::story;
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
 ///
@@ -41,7 +37,7 @@ const SHORT: usize = 5;
 /// Number of inputs that are named for a cause without `--gaps`.
 const FEW: usize = 3;
 
-pub fn inspect(args: &InspectArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn inspect(args: &InspectArgs, Desk { store, page, .. }: Desk) -> Result {
     let found = find::jobs(store, &args.job, Verb::Look)?;
     let told = found.into_iter().filter_map(|view| Some((view::job(&view)?, view)));
     let told = told.map(|(job, view)| JobReport::gather(store, job, view)).collect::<Result<Vec<_>, _>>()?;
@@ -64,7 +60,7 @@ pub fn inspect(args: &InspectArgs, Desk { store, page, .. }: Desk) -> Result<(),
 }
 
 /// Inspects the jobs of a JSONL file of results: in the record beside it, or by its lines if it has none.
-pub fn inspect_file(args: &InspectArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn inspect_file(args: &InspectArgs, context: &Context, page: &mut Page) -> Result {
     let path = context.around.directory().join(&args.job);
     if !jsonl::record(&path).exists() {
         return inspect_lines(&path, args, page);
@@ -74,7 +70,7 @@ pub fn inspect_file(args: &InspectArgs, context: &Context, page: &mut Page) -> R
 }
 
 /// Inspects a JSONL file of results that has no record in the store: only its lines are known.
-fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result {
     let scan = jsonl::scan(path).map_err(|why| InputError::Results { path: path.to_owned(), why })?;
     let damage: Vec<usize> = scan.damage.iter().map(|d| d.line).collect();
     if page.look.json {
@@ -138,7 +134,7 @@ struct Failure {
 }
 
 impl Failure {
-    fn read(store: &dyn Store, run: RunNo, row: ItemRow) -> Result<Failure, CliError> {
+    fn read(store: &dyn Store, run: RunNo, row: ItemRow) -> Result<Failure> {
         let first_line =
             |told: String| told.lines().next().map(|line| line.trim_end_matches(": ").to_owned());
         let error = exception(store, run, row.seq)?.and_then(first_line);
@@ -163,7 +159,7 @@ fn cut(text: &str) -> String {
 }
 
 impl JobReport {
-    fn gather(store: &dyn Store, job: Job, view: RunView) -> Result<JobReport, CliError> {
+    fn gather(store: &dyn Store, job: Job, view: RunView) -> Result<JobReport> {
         let no = view.run.no;
         let attempts = lives::attempts(store, &view.run)?;
         let mut told = JobReport {
@@ -230,7 +226,7 @@ impl JobReport {
         }
     }
 
-    fn print(&self, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
+    fn print(&self, args: &InspectArgs, page: &mut Page) -> Result {
         let (look, run) = (page.look, &self.view.run);
         let c = &self.job;
         let name = look::clean(&jobs::name(&self.view)).replace('\n', " ");
@@ -278,7 +274,7 @@ impl JobReport {
         Ok(())
     }
 
-    fn print_failures(&self, page: &mut Page) -> Result<(), CliError> {
+    fn print_failures(&self, page: &mut Page) -> Result {
         for failure in &self.failures {
             let (d, key) = (&failure.row.detail, cut(&look::clean(&failure.row.key)));
             page.line(&format!("  input {} {} ({key}){}", d.index, d.standing.name(), failure.why()))?;
@@ -287,7 +283,7 @@ impl JobReport {
     }
 
     /// Prints the failures by cause, the most frequent first, each with some of its inputs.
-    fn print_causes(&self, page: &mut Page) -> Result<(), CliError> {
+    fn print_causes(&self, page: &mut Page) -> Result {
         let mut causes: BTreeMap<(&str, String), Vec<&Failure>> = BTreeMap::new();
         for failure in &self.failures {
             let cause = (failure.row.detail.standing.name(), masked(&failure.why()));

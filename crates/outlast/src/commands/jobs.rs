@@ -1,13 +1,8 @@
 //! `outlast jobs`: lists the batch jobs, newest first. `outlast retry`: has items of one run again.
 
-use outlast_core::reads::{
-    items::{self, Again},
-    unheld,
-};
-use outlast_view::with_children;
+use outlast_core::reads::items::Again;
 
 use super::prelude::*;
-use crate::render::short::short;
 
 /// List batch jobs, newest first
 #[derive(Args, Clone, Debug)]
@@ -40,7 +35,7 @@ pub struct RetryArgs {
     pub reuse_answers: bool,
 }
 
-pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result {
     let now = store.now()?;
     let limit = args.limit.saturating_add(1);
     let mut jobs = store.runs(&RunFilter { jobs: true, limit, ..RunFilter::default() })?;
@@ -78,23 +73,10 @@ shape! {
 }
 
 fn table(jobs: &[RunView], now: Micros) -> Table {
-    let mut table = Table::new([
-        "job",
-        "run",
-        "status",
-        ">done",
-        ">failed",
-        ">dead",
-        ">skipped",
-        ">open",
-        ">of",
-        ">per min",
-        ">left",
-        ">usd",
-        ">with children",
-        ">in doubt",
-        ">age",
-    ]);
+    let mut table = Table::new(
+        "job|run|status|>done|>failed|>dead|>skipped|>open|>of|>per min|>left|>usd|>with children|>in doubt|>age"
+            .split('|'),
+    );
     for view in jobs {
         let (run, Some(job)) = (&view.run, view::job(view)) else { continue };
         let mut row = vec![
@@ -125,7 +107,7 @@ pub fn name(view: &RunView) -> String {
 }
 
 /// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
-pub fn retry(args: &RetryArgs, Desk { store, by, page, .. }: Desk) -> Result<(), CliError> {
+pub fn retry(args: &RetryArgs, Desk { store, by, page, .. }: Desk) -> Result {
     if !args.failed && args.key.is_empty() {
         return Err(CliError::usage("no items are named", Some("give --failed, or --key KEY")));
     }

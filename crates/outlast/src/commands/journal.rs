@@ -1,7 +1,5 @@
 //! `outlast journal RUN [-f]`: prints a run's entries, one a line, and follows them until the run has ended.
 
-use outlast_server::api::read::gist;
-
 use super::prelude::*;
 use crate::agent::session;
 
@@ -12,7 +10,6 @@ use crate::agent::session;
 )]
 pub struct JournalArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory, with --grep: all runs
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
@@ -44,7 +41,7 @@ pub struct JournalArgs {
 const PAGE: usize = 1000;
 
 /// Prints the journal of a run. With `-f`, `wait` is called between two looks at the run.
-pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk) -> Result<(), CliError> {
+pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk) -> Result {
     if let (None, Some(text)) = (&args.run, &args.grep) {
         return super::exchange::grep_all(store, text, page);
     }
@@ -73,7 +70,7 @@ pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk
         let entries = entries.map(|entry| Ok(view::Entry::new(id, &entry?)));
         return page.json_list(head, "entries", entries, Map::new);
     }
-    let is_shown = |e: &Result<Entry, CliError>| e.as_ref().map_or(true, |e| args.all || !e.is_bookkeeping());
+    let is_shown = |e: &Result<Entry>| e.as_ref().map_or(true, |e| args.all || !e.is_bookkeeping());
     if is_told(store, &view, args)? {
         page.line(&entry::told_head(page.look, view.run.created_at))?;
         return entries.filter(is_shown).try_for_each(|entry| tell(store, &entry?, page));
@@ -82,20 +79,17 @@ pub fn journal(args: &JournalArgs, Desk { store, context, page, wait, .. }: Desk
     let rows = entries
         .filter(is_shown)
         .map(|entry| Ok::<_, CliError>(entry::cells(&gist::as_told(store, entry?)?, &offset)));
-    match page.table(entry::head(&offset), 0, rows)? {
-        0 => Ok(page.line("no entries yet")?),
-        _ => Ok(()),
-    }
+    page.table(entry::head(&offset), rows, "no entries yet")
 }
 
 /// Returns whether the entries are told by what was said and done: those of a CLI agent, unless all of it is wanted.
-fn is_told(store: &dyn Store, view: &RunView, args: &JournalArgs) -> Result<bool, CliError> {
+fn is_told(store: &dyn Store, view: &RunView, args: &JournalArgs) -> Result<bool> {
     let key = session::key(None, view.run.iteration);
     Ok(!args.all && session::find(store, view.run.no, &key)?.is_some())
 }
 
 /// Prints an entry by its gist.
-fn tell(store: &dyn Store, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+fn tell(store: &dyn Store, e: &Entry, page: &mut Page) -> Result {
     let gist = gist::gist(store, e)?;
     Ok(page.line(&entry::told_line(&gist::as_told(store, e.clone())?, gist.as_deref(), page.look))?)
 }
@@ -107,7 +101,7 @@ fn follow(
     args: &JournalArgs,
     page: &mut Page,
     wait: &mut dyn FnMut(Duration),
-) -> Result<(), CliError> {
+) -> Result {
     let (no, id) = (view.run.no, view.run.id.clone());
     let mut last = Seq(0);
     // Entries that may still change.
@@ -161,7 +155,7 @@ fn may_change(state: State) -> bool {
     matches!(state, State::Open | State::Unknown)
 }
 
-fn print(store: &dyn Store, run: &RunId, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+fn print(store: &dyn Store, run: &RunId, e: &Entry, page: &mut Page) -> Result {
     match page.look.json {
         true => page.json_line(&view::Entry::new(run, e))?,
         false => page.line(&entry::line(&gist::as_told(store, e.clone())?, page.look))?,
@@ -170,7 +164,7 @@ fn print(store: &dyn Store, run: &RunId, e: &Entry, page: &mut Page) -> Result<(
 }
 
 /// Prints a change of status as a line of its own. Its JSON line has no `seq`.
-fn say(view: &RunView, page: &mut Page) -> Result<(), CliError> {
+fn say(view: &RunView, page: &mut Page) -> Result {
     let run = &view.run;
     if page.look.json {
         return Ok(page.json_line(&json!({

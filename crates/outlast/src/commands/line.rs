@@ -53,14 +53,15 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     }
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
+    cli.word.clone_from(&word);
     let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let typed = is_typed("server");
     cli.globals.names_store = is_typed("store");
-    let Verb { name, over, .. } = cli.command.verb();
+    let Verb { over, .. } = cli.command.verb();
     match cli.globals.server.as_deref().filter(|server| !server.is_empty()) {
         // A server that is set for every command does not concern one that is about this machine.
         Some(_) if !typed && over == Over::ThisMachine => cli.globals.server = None,
-        Some(address) => server::check(name, over, address)?,
+        Some(address) => server::check(&word, over, address)?,
         None => {}
     }
     Ok(cli)

@@ -1,11 +1,8 @@
 //! `outlast logs RUN [-f]`: prints the output of an attempt.
 
-use outlast_core::run::Run;
-
 use super::prelude::*;
 use crate::{
     logs::{self, Follower},
-    program::run_directory::RunDirectory,
     render::look::Unwritten,
 };
 
@@ -20,7 +17,6 @@ use crate::{
 )]
 pub struct LogsArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Go on printing what comes, of later attempts too, until the run has ended
     #[arg(long, short)]
@@ -34,7 +30,7 @@ pub struct LogsArgs {
 }
 
 /// Prints the log of an attempt. With `-f`, `wait` is called between two looks at the log.
-pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> Result<(), CliError> {
+pub fn logs(args: &LogsArgs, Desk { store, context, page, wait, .. }: Desk) -> Result {
     let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?.logs();
     let kept = logs::attempts(&directory)?;
@@ -104,7 +100,7 @@ fn newest(attempts: &[Attempt]) -> AttemptNo {
 }
 
 /// Returns whether another attempt of the run may begin without a person's command.
-fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
+fn goes_on(store: &dyn Store, run: &Run) -> Result<bool> {
     let status = store.run(run.no)?.map_or(run.status, |view| view.run.status);
     Ok(matches!(status, Status::Running | Status::Waiting | Status::Sleeping))
 }

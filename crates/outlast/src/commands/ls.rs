@@ -1,9 +1,9 @@
 //! `outlast ls`: lists the runs, newest first.
 
-use std::{cell::Cell as Flag, collections::BTreeSet, fs, path::PathBuf};
+use std::cell::Cell as Flag;
 
-use outlast_core::reads::runs::{self, RunSearch};
-use outlast_view::{listed, with_children};
+use outlast_core::reads::runs::RunSearch;
+use outlast_view::listed;
 
 use super::prelude::*;
 use crate::{
@@ -11,8 +11,6 @@ use crate::{
     render::{
         did::Did,
         next::{RunWithNext, has_no_call},
-        short::short,
-        time::When,
     },
 };
 
@@ -54,7 +52,7 @@ fn status(text: &str) -> Result<Status, String> {
 const FIRST: usize = 200;
 
 /// Lists runs. `here`: directory in which the command was typed.
-pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result {
     let now = store.now()?;
     let more = Flag::new(false);
     let directory = args.dir.as_ref().map(|dir| {
@@ -107,12 +105,10 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
             [cells(&view, &mut names, now), vec![next], place].concat()
         })
     });
-    if page.table(head(), 0, rows)? == 0 {
-        let is_any = args.tag.is_none() && args.dir.is_none() && args.name.is_none() && args.since.is_none();
-        let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
-        let such = if is_any { "" } else { "such " };
-        return Ok(page.line(&format!("no {such}{which}runs in {}", store.place()))?);
-    }
+    let is_any = args.tag.is_none() && args.dir.is_none() && args.name.is_none() && args.since.is_none();
+    let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
+    let such = if is_any { "" } else { "such " };
+    page.table(head(), rows, &format!("no {such}{which}runs in {}", store.place()))?;
     for reason in reasons {
         page.line(&reason)?;
     }
@@ -123,7 +119,7 @@ pub fn ls(args: &LsArgs, Desk { store, context, page, .. }: Desk) -> Result<(), 
 }
 
 /// Returns the next step for a run. Entries are read of a run alone that called no model, and at most `FIRST` of them.
-fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
+fn next_of(store: &dyn Store, view: &RunView) -> Result<Next> {
     if !has_no_call(view) {
         return Ok(next(view, view.run.id.as_str()));
     }
@@ -133,21 +129,10 @@ fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
 }
 
 fn head() -> Table {
-    Table::new([
-        "run",
-        "status",
-        ">usd",
-        ">with children",
-        ">list price",
-        ">of",
-        ">calls",
-        ">failed",
-        ">age",
-        "next",
-        "directory",
-        "branch now",
-        "tags",
-    ])
+    Table::new(
+        "run|status|>usd|>with children|>list price|>of|>calls|>failed|>age|next|directory|branch now|tags"
+            .split('|'),
+    )
 }
 
 /// Returns the cells of `--wide`: where the run's command was started, what is checked out there now, and its tags.

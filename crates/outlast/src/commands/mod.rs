@@ -49,12 +49,7 @@ pub mod trust;
 pub mod verify;
 pub mod watch;
 
-use std::{
-    ffi::OsString,
-    io::{self, IsTerminal as _},
-    sync::Arc,
-    thread,
-};
+use std::{ffi::OsString, io::IsTerminal as _, thread};
 
 use clap::{CommandFactory as _, Parser};
 use outlast_server::version;
@@ -66,10 +61,10 @@ use crate::{
     guard::{self, Rule},
     loops::{self, verbs as shell},
     mcp,
-    program::{actor::actor, error::MachineError, server::Over},
+    program::{actor::actor, server::Over},
     render::text::print_whole,
     serve::{self, mock, ui},
-    supervisor::{self, strays},
+    supervisor,
 };
 
 /// Crash recovery for AI agents: a run outlasts its processes
@@ -83,6 +78,9 @@ pub struct Cli {
     pub globals: Globals,
     #[command(subcommand)]
     pub command: Command,
+    /// Name of the command, as it is typed.
+    #[arg(skip)]
+    pub word: String,
 }
 
 const AFTER_HELP: &str = "\
@@ -181,30 +179,26 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 /// Interval at which what is followed is read again.
 pub const FOLLOW: Duration = Duration::from_millis(200);
 
-/// Command as a row: its name, who may type it, whether it works over a server, and its work.
+/// Command as a row: who may type it, whether it works over a server, and its work.
 pub struct Verb<'a> {
-    pub name: &'static str,
     pub rule: Rule<'a>,
     pub over: Over,
     pub work: Work<'a>,
 }
 
-/// Exit code of a command, or why it was not done.
-pub type Code = Result<u8, CliError>;
-
-type Bare<'a> = Box<dyn FnOnce(Look, &Surroundings) -> Code + 'a>;
-type Printed<'a> = Box<dyn FnOnce(&Context, &mut Page) -> Code + 'a>;
+type Bare<'a> = Box<dyn FnOnce(Look, &Surroundings) -> Result<u8> + 'a>;
+type Printed<'a> = Box<dyn FnOnce(&Context, &mut Page) -> Result<u8> + 'a>;
 
 /// Work of a command, by what it is given.
 pub enum Work<'a> {
     /// Neither store nor settings of one: nothing can keep it from its work.
     Bare(Bare<'a>),
     /// The context. It opens what it needs, and prints by itself.
-    Alone(Box<dyn FnOnce(Context) -> Code + 'a>),
+    Alone(Box<dyn FnOnce(Context) -> Result<u8> + 'a>),
     /// The context, and a page to print on.
     Printed(Printed<'a>),
     /// A store, and a page to print on.
-    OnStore(Needs<'a>, Box<dyn FnOnce(Desk) -> Code + 'a>),
+    OnStore(Needs<'a>, Box<dyn FnOnce(Desk) -> Result<u8> + 'a>),
 }
 
 /// Store that a command needs.
@@ -255,127 +249,118 @@ impl Command {
         use Rule::{Begins, Free, OwnRuns, Persons};
         const NO_FILES: Over = Missing("files are on its machine, and no route reads them");
         let if_changes = |changes: bool| if changes { Persons } else { Free };
-        let (name, rule, over, work) = match self {
-            Command::Run(args) => {
-                ("run", Begins(args.run.as_ref()), ThisMachine, driving(&**args, supervisor::run))
-            }
-            Command::Agent(args) => ("agent", Free, ThisMachine, alone(args, agent::command::agent)),
-            Command::Hook(args) => ("hook", Free, ThisMachine, alone(args, |_, c| agent::hook::hook(&c))),
+        let (rule, over, work) = match self {
+            Command::Run(args) => (Begins(args.run.as_ref()), ThisMachine, driving(&**args, supervisor::run)),
+            Command::Agent(args) => (Free, ThisMachine, alone(args, agent::command::agent)),
+            Command::Hook(args) => (Free, ThisMachine, alone(args, |_, c| agent::hook::hook(&c))),
             Command::Mcp(args) => {
                 let rule = args.run.as_ref().map_or(Free, |run| Begins(Some(run)));
-                ("mcp", rule, ThisMachine, driving(args, mcp::mcp))
+                (rule, ThisMachine, driving(args, mcp::mcp))
             }
             // It only gives up rights.
-            Command::Confined(args) => {
-                ("confined", Free, ThisMachine, bare(args, |a, _, _| confined::confined(a)))
-            }
+            Command::Confined(args) => (Free, ThisMachine, bare(args, |a, _, _| confined::confined(a))),
             // Whoever serves a store answers for anybody, with a token of its own making.
             Command::Serve(args) => (
-                "serve",
                 Persons,
                 ThisMachine,
                 driving(args, |args, context| serve::serve(args, embedded::typed_again, context)),
             ),
             // Whoever has its link decides.
             Command::Ui(args) => (
-                "ui",
                 if_changes(!args.read_only),
                 ThisMachine,
                 alone(args, |args, context| ui::ui(args, embedded::settings_of_serve, context)),
             ),
             // Its keys that decide are checked when they are typed.
-            Command::Watch(args) => ("watch", Free, Server, alone(args, watch::watch)),
-            Command::Ls(args) => ("ls", Free, Server, on(Store, args, ls::ls)),
-            Command::Show(args) => ("show", Free, Server, on(Store, args, show::show)),
-            Command::Journal(args) => ("journal", Free, Server, on(Store, args, journal::journal)),
+            Command::Watch(args) => (Free, Server, alone(args, watch::watch)),
+            Command::Ls(args) => (Free, Server, on(Store, args, ls::ls)),
+            Command::Show(args) => (Free, Server, on(Store, args, show::show)),
+            Command::Journal(args) => (Free, Server, on(Store, args, journal::journal)),
             Command::Logs(args) => {
                 let missing = Missing("logs are files of its machine, and no route reads them");
-                ("logs", Free, missing, on(Store, args, logs::logs))
+                (Free, missing, on(Store, args, logs::logs))
             }
             // Who is attached types to the agent.
             Command::Attach(args) => {
                 let missing = Missing("no route has a run's terminal");
-                ("attach", OwnRuns(Some(&args.run), find::Verb::Attach), missing, alone(args, attach::attach))
+                (OwnRuns(Some(&args.run), find::Verb::Attach), missing, alone(args, attach::attach))
             }
-            Command::Budget(args) => {
-                ("budget", if_changes(args.changes()), Server, on(Store, args, budget::budget))
-            }
+            Command::Budget(args) => (if_changes(args.changes()), Server, on(Store, args, budget::budget)),
             Command::Budgets(args) => {
                 let needs = if args.is_set() { StoreOrNew } else { Store };
-                ("budgets", if_changes(args.verb.is_some()), Server, on(needs, args, budgets::budgets))
+                (if_changes(args.verb.is_some()), Server, on(needs, args, budgets::budgets))
             }
             Command::Stop(args) => {
-                ("stop", OwnRuns(args.run.as_deref(), find::Verb::Stop), Server, on(Store, args, tell::stop))
+                (OwnRuns(args.run.as_deref(), find::Verb::Stop), Server, on(Store, args, tell::stop))
             }
-            Command::Wake(args) => ("wake", Persons, Server, on(Store, args, tell::wake)),
+            Command::Wake(args) => (Persons, Server, on(Store, args, tell::wake)),
             // A resumption accepts what halted the run.
             Command::Resume(args) => {
-                ("resume", Persons, NoRoute("starts a run's supervisor"), driving(args, supervisor::resume))
+                (Persons, NoRoute("starts a run's supervisor"), driving(args, supervisor::resume))
             }
             Command::Cancel(args) => {
-                ("cancel", OwnRuns(Some(&args.run), find::Verb::End), Server, on(Store, args, tell::cancel))
+                (OwnRuns(Some(&args.run), find::Verb::End), Server, on(Store, args, tell::cancel))
             }
-            Command::Approvals(args) => ("approvals", Free, Server, on(Store, args, approvals::approvals)),
-            Command::Approve(args) => ("approve", Persons, Server, on(AsItIs, args, approvals::approve)),
+            Command::Approvals(args) => (Free, Server, on(Store, args, approvals::approvals)),
+            Command::Approve(args) => (Persons, Server, on(AsItIs, args, approvals::approve)),
             Command::Resolve(args) => {
                 let route = NoRoute("resolves a step or a tool call in doubt");
-                ("resolve", if_changes(args.step.is_some()), route, on(Store, args, resolve::resolve))
+                (if_changes(args.step.is_some()), route, on(Store, args, resolve::resolve))
             }
-            Command::Spend(args) => ("spend", Free, Server, on(Store, args, spend::spend)),
+            Command::Spend(args) => (Free, Server, on(Store, args, spend::spend)),
             Command::Digest(args) => {
                 let missing = Missing("what runs printed and committed is on the machine of its store");
-                ("digest", Free, missing, on(Store, args, digest::digest))
+                (Free, missing, on(Store, args, digest::digest))
             }
             // Lower prices are more room.
             Command::Prices(args) => match &args.verb {
-                None => ("prices", Free, ThisMachine, bare(args, prices::prices)),
+                None => (Free, ThisMachine, bare(args, prices::prices)),
                 Some(prices::PricesVerb::Update(args)) => {
-                    ("prices", Persons, ThisMachine, printed(args, price_update::update))
+                    (Persons, ThisMachine, printed(args, price_update::update))
                 }
             },
-            Command::Jobs(args) => ("jobs", Free, Server, on(Store, args, jobs::jobs)),
+            Command::Jobs(args) => (Free, Server, on(Store, args, jobs::jobs)),
             Command::Inspect(args) if jsonl::is_file(&args.job) => {
-                ("inspect", Free, Server, printed(args, inspect::inspect_file))
+                (Free, Server, printed(args, inspect::inspect_file))
             }
-            Command::Inspect(args) => ("inspect", Free, Server, on(Store, args, inspect::inspect)),
-            Command::Retry(args) => ("retry", Persons, Server, on(of_job(&args.job), args, jobs::retry)),
+            Command::Inspect(args) => (Free, Server, on(Store, args, inspect::inspect)),
+            Command::Retry(args) => (Persons, Server, on(of_job(&args.job), args, jobs::retry)),
             Command::Export(args) => (
-                "export",
                 if_changes(args.bundle.is_some()),
                 NoRoute("writes a run's results"),
                 on(of_job(&args.job), args, export::export),
             ),
-            Command::Import(args) => ("import", Persons, NO_FILES, printed(args, bundle::import::import)),
-            Command::Move(args) => ("move", Persons, NO_FILES, on(Store, args, bundle::send::send)),
+            Command::Import(args) => (Persons, NO_FILES, printed(args, bundle::import::import)),
+            Command::Move(args) => (Persons, NO_FILES, on(Store, args, bundle::send::send)),
             Command::Snapshot(args) => {
                 let rule = OwnRuns(Some(&args.run), find::Verb::Branch);
-                ("snapshot", rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))
+                (rule, NoRoute("names a snapshot"), on(of_job(&args.run), args, fork::name))
             }
             Command::Fork(args) if args.into.is_some() => {
-                ("fork", Persons, NO_FILES, on(AsItIs, args, fork::fork_into))
+                (Persons, NO_FILES, on(AsItIs, args, fork::fork_into))
             }
-            Command::Fork(args) => ("fork", Persons, Server, on(of_job(&args.run), args, fork::fork)),
+            Command::Fork(args) => (Persons, Server, on(of_job(&args.run), args, fork::fork)),
             Command::Files(args) => {
                 let restores = matches!(args.verb, Some(files::FilesVerb::Restore(_)));
-                ("files", if_changes(restores), NO_FILES, on(Store, args, files::files))
+                (if_changes(restores), NO_FILES, on(Store, args, files::files))
             }
-            Command::Undo(args) => ("undo", Persons, NO_FILES, on(Store, args, files::undo)),
-            Command::Rm(args) => ("rm", Persons, Server, on(Store, args, forget::rm)),
-            Command::Gc(args) => ("gc", if_changes(!args.dry_run), Server, on(Store, args, forget::gc)),
+            Command::Undo(args) => (Persons, NO_FILES, on(Store, args, files::undo)),
+            Command::Rm(args) => (Persons, Server, on(Store, args, forget::rm)),
+            Command::Gc(args) => (if_changes(!args.dry_run), Server, on(Store, args, forget::gc)),
             Command::Verify(args) => {
                 let work = match &args.file {
                     Some(_) => printed(args, verify::verify_lines),
                     None => on(Store, args, verify::verify),
                 };
-                ("verify", if_changes(args.repair), Missing("no route checks a store"), work)
+                (if_changes(args.repair), Missing("no route checks a store"), work)
             }
             Command::Repair(args) => {
                 let missing = Missing("no route checks a store");
-                ("repair", if_changes(args.accept_shorter), missing, printed(args, repair::repair))
+                (if_changes(args.accept_shorter), missing, printed(args, repair::repair))
             }
             Command::Migrate(args) => {
                 let missing = Missing("a server opened its store as it began");
-                ("migrate", Persons, missing, printed(args, repair::migrate))
+                (Persons, missing, printed(args, repair::migrate))
             }
             Command::State(args) => {
                 let (rule, needs) = match &args.command {
@@ -384,41 +369,37 @@ impl Command {
                     _ => (Free, Store),
                 };
                 let missing = Missing("use the routes below /v1/state, or outlast.Statehouse");
-                ("state", rule, missing, on(needs, args, state::state))
+                (rule, missing, on(needs, args, state::state))
             }
-            Command::Ctx(args) => ("ctx", Free, ThisMachine, on(AsItIs, args, ctx::ctx)),
-            Command::ShellInit(args) => ("shell-init", Free, ThisMachine, printed(args, loops::print)),
+            Command::Ctx(args) => (Free, ThisMachine, on(AsItIs, args, ctx::ctx)),
+            Command::ShellInit(args) => (Free, ThisMachine, printed(args, loops::print)),
             Command::ShellLoop(args) => {
                 let work = printed(args, |args, context, page| {
                     MachineError::check()?;
                     loops::verbs::act(args, context, page)
                 });
-                ("shell-loop", Free, ThisMachine, work)
+                (Free, ThisMachine, work)
             }
             // Whoever tells can send what it likes to a person's endpoints.
             Command::Notify(args) => {
                 let missing = Missing("endpoints are in the settings of its machine");
-                ("notify", if_changes(args.changes()), missing, printed(args, notify::notify))
+                (if_changes(args.changes()), missing, printed(args, notify::notify))
             }
             Command::Service(args) => {
-                ("service", if_changes(args.changes()), ThisMachine, printed(args, service::service))
+                (if_changes(args.changes()), ThisMachine, printed(args, service::service))
             }
-            Command::Doctor(args) => ("doctor", Free, ThisMachine, printed(args, doctor::doctor)),
+            Command::Doctor(args) => (Free, ThisMachine, printed(args, doctor::doctor)),
             // Where a person begins. An agent has no use for it.
-            Command::Init(args) => ("init", Persons, ThisMachine, printed(args, init::init)),
+            Command::Init(args) => (Persons, ThisMachine, printed(args, init::init)),
             // A file that is trusted can lift a limit.
-            Command::Trust(args) => ("trust", Persons, ThisMachine, printed(args, trust::trust)),
-            Command::Completions(args) => {
-                ("completions", Free, ThisMachine, bare(args, completions::completions))
-            }
-            Command::Man(args) => ("man", Free, ThisMachine, bare(args, |a, _, _| completions::man(a))),
-            Command::Mock(args) => ("mock", Free, ThisMachine, bare(args, |a, _, _| mock::mock(a.clone()))),
+            Command::Trust(args) => (Persons, ThisMachine, printed(args, trust::trust)),
+            Command::Completions(args) => (Free, ThisMachine, bare(args, completions::completions)),
+            Command::Man(args) => (Free, ThisMachine, bare(args, |a, _, _| completions::man(a))),
+            Command::Mock(args) => (Free, ThisMachine, bare(args, |a, _, _| mock::mock(a.clone()))),
             // It kills and resumes runs, and its recording is paid.
-            Command::Crashtest(args) => {
-                ("crashtest", Persons, ThisMachine, printed(&**args, crashtest::crashtest))
-            }
+            Command::Crashtest(args) => (Persons, ThisMachine, printed(&**args, crashtest::crashtest)),
         };
-        Verb { name, rule, over, work }
+        Verb { rule, over, work }
     }
 }
 
@@ -427,36 +408,36 @@ fn of_job(named: &str) -> Needs<'_> {
     if jsonl::is_file(named) { Needs::Record(named) } else { Needs::Store }
 }
 
-fn bare<'a, A, D: Done>(args: &'a A, run: fn(&A, Look, &Surroundings) -> Result<D, CliError>) -> Work<'a> {
+fn bare<'a, A, D: Done>(args: &'a A, run: fn(&A, Look, &Surroundings) -> Result<D>) -> Work<'a> {
     Work::Bare(Box::new(move |look, around| run(args, look, around).map(Done::code)))
 }
 
-fn alone<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8, CliError>) -> Work<'_> {
+fn alone<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8>) -> Work<'_> {
     Work::Alone(Box::new(move |context| run(args.clone(), context)))
 }
 
 /// As [`alone`], on a machine that has what it takes to drive runs.
-fn driving<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8, CliError>) -> Work<'_> {
+fn driving<A: Clone>(args: &A, run: fn(A, Context) -> Result<u8>) -> Work<'_> {
     Work::Alone(Box::new(move |context| {
         MachineError::check()?;
         run(args.clone(), context)
     }))
 }
 
-fn printed<'a, A, D: Done>(args: &'a A, run: fn(&A, &Context, &mut Page) -> Result<D, CliError>) -> Work<'a> {
+fn printed<'a, A, D: Done>(args: &'a A, run: fn(&A, &Context, &mut Page) -> Result<D>) -> Work<'a> {
     Work::Printed(Box::new(move |context, page| run(args, context, page).map(Done::code)))
 }
 
-fn on<'a, A, D: Done>(needs: Needs<'a>, args: &'a A, run: fn(&A, Desk) -> Result<D, CliError>) -> Work<'a> {
+fn on<'a, A, D: Done>(needs: Needs<'a>, args: &'a A, run: fn(&A, Desk) -> Result<D>) -> Work<'a> {
     Work::OnStore(needs, Box::new(move |desk| run(args, desk).map(Done::code)))
 }
 
 /// Does what was typed, and returns the exit code. `typed`: the whole command line as it was typed.
-pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, CliError> {
-    let Verb { name, rule, work, .. } = cli.command.verb();
-    let ready = |around: Surroundings| -> Result<Context, CliError> {
+pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8> {
+    let Verb { rule, work, .. } = cli.command.verb();
+    let ready = |around: Surroundings| -> Result<Context> {
         let context = Context { typed: typed.into(), ..cli.globals.context(around)? };
-        guard::check(name, rule, &context)?;
+        guard::check(&cli.word, rule, &context)?;
         Ok(context)
     };
     match work {
@@ -486,7 +467,7 @@ pub fn act(cli: &Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
 }
 
 impl Needs<'_> {
-    fn open(self, context: &Context) -> Result<Arc<dyn Store>, CliError> {
+    fn open(self, context: &Context) -> Result<Arc<dyn Store>> {
         let store = match (self, &context.server) {
             (Needs::Record(file), _) => {
                 context.beside(&context.around.directory().join(file)).open(false, Default::default())?
@@ -503,10 +484,7 @@ impl Needs<'_> {
 }
 
 /// Prints on standard output.
-pub(crate) fn on_stdout<D: Done>(
-    look: Look,
-    print: impl FnOnce(&mut Page) -> Result<D, CliError>,
-) -> Result<u8, CliError> {
+pub(crate) fn on_stdout<D: Done>(look: Look, print: impl FnOnce(&mut Page) -> Result<D>) -> Result<u8> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let done = print(&mut Page::new(&mut out, look))?;
     Page::new(&mut out, look).flush()?;

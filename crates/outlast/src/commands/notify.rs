@@ -1,6 +1,9 @@
 //! `outlast notify [ls | retry | test]`: the endpoints that are told what happens.
 
-use outlast_core::{engine::PutDelivery, events::delivery::Delivery};
+use outlast_core::{
+    engine::PutDelivery,
+    events::delivery::{Delivery, Letter},
+};
 use outlast_server::notify::Poster;
 
 use super::prelude::*;
@@ -10,7 +13,7 @@ use crate::{
         endpoint::{Endpoint, Notify, ON_HALT, Shape, Way, load},
         message::Message,
     },
-    program::{error::MachineError, server},
+    program::server,
 };
 
 /// Show, test and retry notifications to webhooks, chats and commands
@@ -49,7 +52,6 @@ pub enum NotifyVerb {
 #[derive(Args, Clone, Debug)]
 pub struct EndpointArgs {
     /// Only this endpoint, by its name in the settings
-    #[arg(value_name = "NAME")]
     pub name: Option<String>,
 }
 
@@ -57,27 +59,26 @@ pub struct EndpointArgs {
 const AGAIN: usize = 100;
 
 /// Runs `outlast notify` and returns the exit code. `test` needs no store.
-pub fn notify(args: &NotifyArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn notify(args: &NotifyArgs, context: &Context, page: &mut Page) -> Result<u8> {
     let told = load(&context.around)?;
+    let store = || context.open(false, Default::default());
     match args.verb.as_ref().unwrap_or(&NotifyVerb::Ls) {
-        NotifyVerb::Ls => list(&*context.open(false, Default::default())?, &told, page),
-        NotifyVerb::Retry(only) => {
-            let store = context.open(false, Default::default())?;
-            retry(&*store, &told, only.name.as_deref(), page)
-        }
-        NotifyVerb::Test(only) => test(context, &told, only.name.as_deref(), page),
+        NotifyVerb::Ls => list(&*store()?, &told, page)?,
+        NotifyVerb::Retry(only) => retry(&*store()?, &told, only.name.as_deref(), page)?,
+        NotifyVerb::Test(only) => return test(context, &told, only.name.as_deref(), page),
     }
+    Ok(exit_code::OK)
 }
 
-fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliError> {
+fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result {
     let mut standings = notify::standings(store, told)?;
     // Of runs that are over long since, only those whose program was not told are worth a line.
     standings.retain(|name, d| !name.starts_with(ON_HALT) || !d.waiting.is_empty() || !d.dead.is_empty());
     let way = |name: &str| told.endpoints.iter().find(|e| e.name == name).map(way);
     if page.look.json {
         let one = |d: &Delivery| {
-            let letters = |all: &[outlast_core::events::delivery::Letter]| -> Value {
-                let letter = |l: &outlast_core::events::delivery::Letter| json!({"event": l.mark.no, "tries": l.tries, "next_at": time::rfc3339(l.next_at), "why": l.why});
+            let letters = |all: &[Letter]| -> Value {
+                let letter = |l: &Letter| json!({"event": l.mark.no, "tries": l.tries, "next_at": time::rfc3339(l.next_at), "why": l.why});
                 all.iter().map(letter).collect()
             };
             json!({
@@ -86,12 +87,10 @@ fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliErro
             })
         };
         let all: Vec<Value> = standings.values().map(one).collect();
-        page.json(&json!({ "endpoints": all }))?;
-        return Ok(exit_code::OK);
+        return Ok(page.json(&json!({ "endpoints": all }))?);
     }
     if standings.is_empty() {
-        page.line("no endpoint is told what happens; see [notify] in docs/guides/notify.md")?;
-        return Ok(exit_code::OK);
+        return Ok(page.line("no endpoint is told what happens; see [notify] in docs/guides/notify.md")?);
     }
     let mut table = Table::new(["endpoint", "way", ">delivered", ">waiting", ">given up", "last failure"]);
     for d in standings.values() {
@@ -106,8 +105,7 @@ fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliErro
             Cell::painted(why, Paint::Faint),
         ]);
     }
-    page.text(&table.render(page.look, 0))?;
-    Ok(exit_code::OK)
+    Ok(page.text(&table.render(page.look, 0))?)
 }
 
 /// Describes how an endpoint is reached, without parts that may be secret.
@@ -127,7 +125,7 @@ fn way(endpoint: &Endpoint) -> String {
     }
 }
 
-fn retry(store: &dyn Store, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8, CliError> {
+fn retry(store: &dyn Store, told: &Notify, only: Option<&str>, page: &mut Page) -> Result {
     let standings = notify::standings(store, told)?;
     named(only, standings.keys().map(String::as_str))?;
     for name in standings.keys().filter(|name| only.is_none_or(|only| only == *name)) {
@@ -142,10 +140,10 @@ fn retry(store: &dyn Store, told: &Notify, only: Option<&str>, page: &mut Page) 
         }
         page.line(&format!("{name}: {letters} to be tried again by the process that delivers"))?;
     }
-    Ok(exit_code::OK)
+    Ok(())
 }
 
-fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8, CliError> {
+fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8> {
     named(only, told.endpoints.iter().map(|e| e.name.as_str()))?;
     if told.endpoints.is_empty() {
         let hint = "name one in [notify] of ~/.config/outlast/outlast.toml: see docs/guides/notify.md";
@@ -181,7 +179,7 @@ fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -
 }
 
 /// Checks that `only`, the name that was typed, is a known endpoint's. Errors: no endpoint has this name.
-fn named<'a>(only: Option<&str>, known: impl Iterator<Item = &'a str>) -> Result<(), CliError> {
+fn named<'a>(only: Option<&str>, known: impl Iterator<Item = &'a str>) -> Result {
     let known: Vec<&str> = known.collect();
     match only.filter(|only| !known.contains(only)) {
         None => Ok(()),

@@ -19,14 +19,14 @@ pub struct Shown {
 
 impl Shown {
     /// Returns the plans of the logins under which a run made calls.
-    pub fn of_run(store: &dyn Store, view: &RunView, now: Micros) -> Result<Vec<Shown>, CliError> {
+    pub fn of_run(store: &dyn Store, view: &RunView, now: Micros) -> Result<Vec<Shown>> {
         let (ceilings, plans) = plans::of_run(store, view)?;
         let shown = |(login, plan)| Shown { login, plan, ceilings: ceilings.clone(), now };
         Ok(plans.into_iter().map(shown).collect())
     }
 
     /// Returns the plans of all logins.
-    pub fn all(store: &dyn Store, now: Micros) -> Result<Vec<Shown>, CliError> {
+    pub fn all(store: &dyn Store, now: Micros) -> Result<Vec<Shown>> {
         let shown = |(login, plan)| Shown { login, plan, ceilings: Ceilings::default(), now };
         Ok(plans::list(store)?.into_iter().map(shown).collect())
     }

@@ -1,10 +1,5 @@
 //! `outlast prices update FILE|URL`: newer prices, which are shown before a person takes them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-};
-
 use outlast_core::{
     price::{Price, PriceTable, Update},
     words::ServiceTier,
@@ -70,12 +65,12 @@ const MOST_SHOWN: usize = 4;
 /// Returns the terms of a price beside input and output, by their names: prices in usd per million tokens.
 fn terms(price: &Price) -> BTreeMap<String, String> {
     let mut terms = BTreeMap::new();
-    for (tier, name, above, rates) in rows(price) {
+    for (tier, above, rates) in rows(price) {
         let is_usual = tier == ServiceTier::Standard && above == 0;
         let whose = match (is_usual, above) {
             (true, _) => String::new(),
-            (false, 0) => format!("{name} "),
-            (false, above) => format!("{name} over {above} "),
+            (false, 0) => format!("{} ", tier.name()),
+            (false, above) => format!("{} over {above} ", tier.name()),
         };
         for (figure, pico) in figures(&rates) {
             if !(is_usual && ["input", "output"].contains(&figure)) {
@@ -93,7 +88,7 @@ fn terms(price: &Price) -> BTreeMap<String, String> {
 /// Shows in what newer prices differ from those that count now, and keeps them with `--accept`.
 ///
 /// Errors: `bad_prices` for a source that cannot be read, or is no price file, or is too large to be kept with a run.
-pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn update(args: &UpdateArgs, context: &Context, page: &mut Page) -> Result {
     let around = &context.around;
     let bad = |why: String| prices::Error::Unread { path: args.source.clone(), why };
     let text = match args.source.contains("://") {

@@ -1,7 +1,5 @@
 //! `outlast prices MODEL`: shows what a model would be charged, and where the figures are from.
 
-use std::path::PathBuf;
-
 use outlast_core::{
     price::{Found, Price, PriceTable, Rates, Source, cost},
     words::{ServiceTier, Usage},
@@ -82,11 +80,11 @@ fn tier(text: &str) -> Result<ServiceTier, String> {
 ///
 /// Errors: `price_unknown` for a model that a limit in usd would refuse; an upstream that is not configured; a price
 /// file that cannot be read or parsed.
-pub fn prices(args: &PricesArgs, look: Look, around: &Surroundings) -> Result<u8, CliError> {
+pub fn prices(args: &PricesArgs, look: Look, around: &Surroundings) -> Result<u8> {
     super::on_stdout(look, |page| print(args, around, page))
 }
 
-fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
+fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result {
     let model = args.model.as_deref().unwrap_or_default();
     let table = prices::of_file(args.prices.as_deref(), around)?;
     let (table, found) = match &args.upstream {
@@ -96,13 +94,16 @@ fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<()
         }
         Some(name) => {
             let all = upstreams::load(around)?;
-            let named = all.iter().find(|u| *u.named.name == **name).ok_or_else(|| unknown_upstream(name))?;
+            let named = all
+                .iter()
+                .find(|u| *u.named.name == **name)
+                .ok_or_else(|| InputError::UnknownUpstream { name: name.clone() })?;
             let own = named.named.prices.as_ref().map_or(table, |(own, _)| own.clone());
             let found = named.named.price(&own, model);
             (own, found)
         }
     };
-    let found = found.ok_or_else(|| unknown_price(model))?;
+    let found = found.ok_or_else(|| CommandError::PriceUnknown { model: model.to_owned() })?;
     let tier = args.tier;
     let charged = args.usage().map(|usage| (usage, cost(&found.price, &usage, tier).0));
     if page.look.json {
@@ -113,11 +114,10 @@ fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<()
     let columns =
         ["tier", ">input over", ">input", ">cached", ">cache write", ">1 h write", ">output", ">reasoning"];
     let mut shown = Table::new(columns);
-    for (tier, name, above, rates) in rows(price) {
+    for (tier, above, rates) in rows(price) {
         let above = if above == 0 { String::new() } else { above.to_string() };
-        let mut row: Vec<Cell> = vec![Cell::new(name), Cell::new(above)];
+        let mut row: Vec<Cell> = vec![tier.name().into(), above.into()];
         row.extend(figures(&rates).map(|(_, pico)| Cell::new(usd(pico.saturating_mul(1000)))));
-        debug_assert!(tier != ServiceTier::Standard || name == "standard");
         shown.row(row);
     }
     page.text(&shown.render(page.look, 0))?;
@@ -140,13 +140,12 @@ fn print(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<()
 }
 
 /// Returns the rows of each tier that has prices of its own, by ascending input size.
-pub(super) fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
+pub(super) fn rows(price: &Price) -> Vec<(ServiceTier, u64, Rates)> {
     let of = |tier| price.rows(tier).map(|(above, rates)| (above, *rates)).collect::<Vec<_>>();
     let standard = of(ServiceTier::Standard);
     let all = ServiceTier::ALL.into_iter();
     let own = all.filter(|tier| *tier == ServiceTier::Standard || of(*tier) != standard);
-    own.flat_map(|tier| of(tier).into_iter().map(move |(above, rates)| (tier, tier.name(), above, rates)))
-        .collect()
+    own.flat_map(|tier| of(tier).into_iter().map(move |(above, rates)| (tier, above, rates))).collect()
 }
 
 /// Returns the named rates in pico-USD per token.
@@ -187,20 +186,12 @@ shape! {
     }
 }
 
-fn row((_, name, above, rates): (ServiceTier, &str, u64, Rates)) -> Value {
+fn row((tier, above, rates): (ServiceTier, u64, Rates)) -> Value {
     let mut row = Map::new();
-    row.insert("tier".into(), name.into());
+    row.insert("tier".into(), tier.name().into());
     row.insert("input_over_tokens".into(), above.into());
     for (figure, pico) in figures(&rates) {
         row.insert(format!("{figure}_pico_usd_per_token"), pico.into());
     }
     Value::Object(row)
-}
-
-fn unknown_price(model: &str) -> CliError {
-    CommandError::PriceUnknown { model: model.to_owned() }.into()
-}
-
-fn unknown_upstream(name: &str) -> CliError {
-    InputError::UnknownUpstream { name: name.to_owned() }.into()
 }

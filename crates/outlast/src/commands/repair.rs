@@ -9,7 +9,6 @@ use outlast_store::{
 };
 
 use super::prelude::*;
-use crate::settings::store_address::StoreAddress;
 
 /// Make a store usable again whose write-ahead log has lost commits
 ///
@@ -37,7 +36,7 @@ pub struct RepairArgs {
 pub struct MigrateArgs {}
 
 /// Prints what a store has lost, or accepts that (`--accept-shorter`). Returns `REFUSED` if the store is still damaged.
-pub fn repair(args: &RepairArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn repair(args: &RepairArgs, context: &Context, page: &mut Page) -> Result<u8> {
     let place = match &args.place {
         Some(place) => StoreAddress::decide(Some(place), &context.around)?,
         None => context.place.clone(),
@@ -80,7 +79,7 @@ pub fn repair(args: &RepairArgs, context: &Context, page: &mut Page) -> Result<u
     Ok(if is_refused { exit_code::REFUSED } else { exit_code::OK })
 }
 
-fn tell(found: &Repaired, place: &str, accepted: bool, page: &mut Page) -> Result<(), CliError> {
+fn tell(found: &Repaired, place: &str, accepted: bool, page: &mut Page) -> Result {
     let missing = match newest(found) {
         Some(at) => format!("{} (the newest commit was made at {at})", found.missing),
         None => found.missing.clone(),
@@ -114,7 +113,7 @@ fn left(found: &Repaired) -> String {
 /// Opens the store, which makes or migrates it, and prints its format.
 ///
 /// Errors: a store of another program, a newer one, and one of an older format that a process still uses.
-pub fn migrate(_: &MigrateArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn migrate(_: &MigrateArgs, context: &Context, page: &mut Page) -> Result {
     drop(context.open(true, Default::default())?);
     let place = context.place.to_string();
     if page.look.json {

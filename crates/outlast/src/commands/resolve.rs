@@ -1,12 +1,10 @@
 //! `outlast resolve`: lists steps and tool calls in doubt, and says what became of one.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use outlast_core::{
     engine::{ResolveStep, ResolveTool, Said},
     journal::Payload,
 };
-use outlast_server::{api::read::gist, mcp::message};
+use outlast_server::mcp::message;
 
 use super::prelude::*;
 
@@ -21,10 +19,8 @@ use super::prelude::*;
 )]
 pub struct ResolveArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// The step: its key, or its name where one step of it is in doubt. The tool call: its entry's number, or its tool
-    #[arg(value_name = "STEP")]
     pub step: Option<String>,
     /// The step or call had its effect, and this is its result
     #[arg(long, value_name = "JSON", group = "said", requires = "step")]
@@ -43,18 +39,31 @@ const PAGE: usize = 4096;
 /// Most steps that an error lists.
 const LISTED: usize = 10;
 
-pub fn resolve(args: &ResolveArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn resolve(args: &ResolveArgs, Desk { store, page, .. }: Desk) -> Result {
     let view = find::run_to(store, &args.run, Verb::Change)?;
-    let steps = steps_in_doubt(store, view.run.no)?;
-    let calls = calls_in_doubt(store, view.run.no)?;
+    let no = view.run.no;
+    let (steps, calls) = (steps_in_doubt(store, no)?, calls_in_doubt(store, no)?);
     let Some(asked) = &args.step else { return list(&view, &[steps, calls].concat(), page) };
-    match named_call(&view, &calls, asked)? {
-        Some(call) => resolve_call(store, &view, call, &Outcome::read(args, "tool call")?, page),
+    let call = named_call(&view, &calls, asked)?;
+    let outcome = Outcome::read(args, if call.is_some() { "tool call" } else { "step" })?;
+    let ((seq, told), entry) = match call {
+        Some(call) => (resolve_call(store, no, call, &outcome)?, call),
         None => {
-            let outcome = Outcome::read(args, "step")?;
-            resolve_step(store, &view, named_step(&view, &steps, asked)?, &outcome, page)
+            let step = named_step(&view, &steps, asked)?;
+            (resolve_step(store, no, step, &outcome)?, step)
         }
+    };
+    let key = entry.key.as_deref().unwrap_or_default();
+    if page.look.json {
+        let object = json!({ "run": view.run.id, "key": key, "seq": seq, "said": outcome.name() });
+        return Ok(page.json(&object)?);
     }
+    let run = page.look.paint(Paint::Strong, &called(&view));
+    if call.is_some() {
+        return Ok(page.line(&format!("{run}  tool call {seq} ({}) {told}", clean(key)))?);
+    }
+    page.line(&format!("{run}  step {} {told}", clean(key)))?;
+    Ok(page.line("  → start its program again")?)
 }
 
 /// Outcome of a step or tool call, as a person says it.
@@ -65,7 +74,7 @@ enum Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    fn read<'a>(args: &'a ResolveArgs, of: &str) -> Result<Outcome<'a>, CliError> {
+    fn read<'a>(args: &'a ResolveArgs, of: &str) -> Result<Outcome<'a>> {
         let usage =
             |message: String| CliError::usage(message, Some("give --result JSON, --failed WHY, or --rerun"));
         match (&args.result, &args.failed, args.rerun) {
@@ -87,14 +96,11 @@ impl Outcome<'_> {
     }
 }
 
-/// Records the outcome of a step, in the form that `doubt.py` records.
-fn resolve_step(
-    store: &dyn Store,
-    view: &RunView,
-    entry: &Entry,
-    outcome: &Outcome<'_>,
-    page: &mut Page,
-) -> Result<(), CliError> {
+/// Entry that has an outcome now, and what is told of it.
+type Told = (Seq, &'static str);
+
+/// Records the outcome of a step, in the form that `doubt.py` records. Returns its entry and what is told of it.
+fn resolve_step(store: &dyn Store, run: RunNo, step: &Entry, outcome: &Outcome<'_>) -> Result<Told> {
     let (value, told) = match outcome {
         Outcome::Result(value) => (
             json!({ "args": [], "resolved": "done", "value": value }),
@@ -106,34 +112,20 @@ fn resolve_step(
         }
         Outcome::Rerun => (json!({ "args": [], "resolved": "rerun" }), "will run again"),
     };
-    let key = entry.key.clone().unwrap_or_default();
     let resolve = ResolveStep {
-        run: view.run.no,
-        scope: entry.scope.clone(),
-        key: key.clone(),
-        seen: entry.instance,
+        run,
+        scope: step.scope.clone(),
+        key: step.key.clone().unwrap_or_default(),
+        seen: step.instance,
         by: None,
         value: Payload::encode(value.to_string().as_bytes()),
         failed: !matches!(outcome, Outcome::Result(_)),
     };
-    let seq = store.ask(resolve, Durability::Synced).wait()?;
-    if page.look.json {
-        let object = json!({ "run": view.run.id, "key": key, "seq": seq.0, "said": outcome.name() });
-        return Ok(page.json(&object)?);
-    }
-    let name = page.look.paint(Paint::Strong, &called(view));
-    page.line(&format!("{name}  step {} {told}", clean(&key)))?;
-    Ok(page.line("  → start its program again")?)
+    Ok((store.ask(resolve, Durability::Synced).wait()?, told))
 }
 
-/// Records the outcome of a tool call.
-fn resolve_call(
-    store: &dyn Store,
-    view: &RunView,
-    call: &Entry,
-    outcome: &Outcome<'_>,
-    page: &mut Page,
-) -> Result<(), CliError> {
+/// Records the outcome of a tool call. Returns its entry and what is told of it.
+fn resolve_call(store: &dyn Store, run: RunNo, call: &Entry, outcome: &Outcome<'_>) -> Result<Told> {
     let payload = |result: Value| Payload::encode(json!({"result": result}).to_string().as_bytes());
     let (said, told) = match outcome {
         Outcome::Result(value) => (
@@ -145,23 +137,18 @@ fn resolve_call(
         }
         Outcome::Rerun => (Said::Rerun, "had no effect: the next call like it is sent"),
     };
-    let resolve = ResolveTool { run: view.run.no, seq: call.seq, seen: call.instance, said };
+    let resolve = ResolveTool { run, seq: call.seq, seen: call.instance, said };
     store.ask(resolve, Durability::Synced).wait()?;
-    if page.look.json {
-        let object = json!({"run": view.run.id, "key": call.key, "seq": call.seq, "said": outcome.name()});
-        return Ok(page.json(&object)?);
-    }
-    let (run, key) = (page.look.paint(Paint::Strong, &called(view)), call.key.as_deref().unwrap_or_default());
-    Ok(page.line(&format!("{run}  tool call {} ({}) {told}", call.seq, clean(key)))?)
+    Ok((call.seq, told))
 }
 
 /// Finds the steps and tool calls of a run whose outcome is unknown, and that do not happen again by themselves.
-pub fn all_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+pub fn all_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>> {
     Ok([steps_in_doubt(store, run)?, calls_in_doubt(store, run)?].concat())
 }
 
 /// Finds at-most-once steps that were begun and whose outcome is unknown.
-fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>> {
     let mut newest: BTreeMap<(Arc<str>, String), (Seq, State)> = BTreeMap::new();
     let mut after = Seq(0);
     loop {
@@ -187,7 +174,7 @@ fn steps_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError>
 }
 
 /// Finds the one step in doubt that `asked` names, by its key or by its name.
-fn named_step<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry, CliError> {
+fn named_step<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a Entry> {
     let key = |e: &Entry| e.key.clone().unwrap_or_default();
     // The name of an inner step is the outer step's key, a slash, and the inner step's own name.
     let is_name = |name: &str| name == asked || name.rsplit_once(")/").is_some_and(|(_, own)| own == asked);
@@ -196,23 +183,20 @@ fn named_step<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&
     if found.is_empty() {
         found = doubted.iter().filter(named).collect();
     }
-    let refused = |message: String, hint: String| CliError::usage(message, Some(&hint));
     let id = &view.run.id;
-    match found[..] {
-        [one] => Ok(one),
-        [] => Err(refused(
+    let (message, hint) = match found[..] {
+        [one] => return Ok(one),
+        [] => (
             format!("run {id} has no step in doubt with the key or name {asked:?}"),
             format!("`outlast resolve {id}` lists those in doubt; one that runs has to end first"),
-        )),
+        ),
         _ => {
-            let keys: Vec<String> = found.iter().take(LISTED).map(|e| clean(&key(e)).to_string()).collect();
-            let count = found.len();
-            Err(refused(
-                format!("{count} steps in doubt have the name {asked:?}"),
-                format!("give the key: {}", keys.join(", ")),
-            ))
+            let keys: Vec<String> = found.iter().take(LISTED).map(|e| clean(&key(e))).collect();
+            let message = format!("{} steps in doubt have the name {asked:?}", found.len());
+            (message, format!("give the key: {}", keys.join(", ")))
         }
-    }
+    };
+    Err(CliError::usage(message, Some(&hint)))
 }
 
 /// Returns how a step or tool call in doubt came to it.
@@ -228,7 +212,7 @@ shape! {
     }
 }
 
-fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliError> {
+fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result {
     let id = view.run.id.as_str();
     if page.look.json {
         let rows: Vec<InDoubt> = doubted.iter().map(|e| InDoubt::new(&view.run.id, e)).collect();
@@ -246,7 +230,7 @@ fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliErr
 }
 
 /// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
-fn calls_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+fn calls_in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>> {
     let mut found = Vec::new();
     for entry in entries::each(store, run) {
         let entry = entry?;
@@ -264,19 +248,14 @@ pub fn is_doubted(store: &dyn Store, entry: &Entry) -> Result<bool, store::Error
 
 /// Returns the tool call in doubt that `asked` names: by the number of its entry, or by its tool if only one call of
 /// that tool is in doubt. `None` if `asked` names no tool call; it may then name a step.
-fn named_call<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Option<&'a Entry>, CliError> {
+fn named_call<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Option<&'a Entry>> {
     let id = &view.run.id;
-    let refused = |message: String, hint: String| CliError::usage(message, Some(&hint));
     if let Ok(seq) = asked.parse::<i64>() {
         let found = doubted.iter().find(|e| e.seq.0 == seq);
-        return found.map(Some).ok_or_else(|| {
-            refused(
-                format!("entry {seq} of run {id} is no tool call in doubt"),
-                format!(
-                    "`outlast resolve {id}` lists those in doubt; one that is being made has to end first"
-                ),
-            )
-        });
+        let hint =
+            format!("`outlast resolve {id}` lists those in doubt; one that is being made has to end first");
+        let message = format!("entry {seq} of run {id} is no tool call in doubt");
+        return found.map(Some).ok_or_else(|| CliError::usage(message, Some(&hint)));
     }
     let named = |e: &&Entry| e.tool.as_ref().is_some_and(|tool| tool.tool == asked || tool.name() == asked);
     let found: Vec<&Entry> = doubted.iter().filter(named).collect();
@@ -285,10 +264,8 @@ fn named_call<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<O
         [one] => Ok(Some(one)),
         _ => {
             let entries: Vec<String> = found.iter().map(|e| e.seq.to_string()).collect();
-            Err(refused(
-                format!("{} calls of the tool {asked:?} are in doubt", found.len()),
-                format!("give the entry: {}", entries.join(", ")),
-            ))
+            let message = format!("{} calls of the tool {asked:?} are in doubt", found.len());
+            Err(CliError::usage(message, Some(&format!("give the entry: {}", entries.join(", ")))))
         }
     }
 }

@@ -8,7 +8,7 @@ const WIDTH: usize = 110;
 
 /// Prints what each restart paid for again, and the first byte in which its request differs from the last request
 /// before the restart.
-pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
+pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result {
     let found = resumptions(store, view, &store.attempts(view.run.no)?)?;
     if page.look.json {
         let total = Tax::of(&found);
@@ -24,7 +24,7 @@ pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), C
     Ok(page.line(line.as_deref().unwrap_or("nothing was bought again that the cache had"))?)
 }
 
-fn print_one(one: &Resumption, page: &mut Page) -> Result<(), CliError> {
+fn print_one(one: &Resumption, page: &mut Page) -> Result {
     let title = format!("attempt {}: entry {} goes on from entry {}", one.attempt, one.after, one.before);
     page.line(&page.look.paint(Paint::Strong, &title))?;
     let cost = one.cost_nano_usd.map_or_else(|| "no price known".to_owned(), |n| format!("{} usd", usd(n)));

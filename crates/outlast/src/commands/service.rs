@@ -1,16 +1,11 @@
 //! `outlast service install|remove|status`: manages the systemd user unit that resumes interrupted runs.
 
-use std::{
-    collections::BTreeSet, ffi::OsStr, fs, os::unix::ffi::OsStrExt as _, path::PathBuf, process::Command,
-};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, process::Command};
 
 use clap::ValueEnum;
 
 use super::prelude::*;
-use crate::{
-    disk,
-    settings::{env_file, store_address::StoreAddress},
-};
+use crate::{disk, settings::env_file};
 
 /// Have interrupted runs go on by themselves, by a unit of your systemd
 ///
@@ -47,7 +42,7 @@ impl ServiceArgs {
 
 const UNIT: &str = "outlast.service";
 
-pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result {
     let path = unit_path(&context.around)?;
     match args.verb {
         ServiceVerb::Install => {
@@ -114,7 +109,7 @@ pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result
 
 /// Returns the names of the variables that unfinished runs were begun with, and that a start by systemd would lack: no
 /// run stores them, and no file of variables supplies them.
-fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
+fn wanted(context: &Context) -> Result<Vec<String>> {
     if context.has_no_file() {
         return Ok(Vec::new());
     }
@@ -136,7 +131,7 @@ fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
 }
 
 /// Returns the unit's path: `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
-fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
+fn unit_path(around: &Surroundings) -> Result<PathBuf> {
     let config = around.config_directory().ok_or(CommandError::NoHome)?;
     // The systemd directory is a sibling of Outlast's own.
     Ok(config.with_file_name("systemd").join("user").join(UNIT))
@@ -146,12 +141,7 @@ fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
 /// and goes on at the next start. The names in `wanted` stand in a comment: no value is in a unit.
 ///
 /// Errors: the store's address holds a password, which must not be in a unit.
-fn unit(
-    program: &Path,
-    place: &StoreAddress,
-    around: &Surroundings,
-    wanted: &[String],
-) -> Result<String, CliError> {
+fn unit(program: &Path, place: &StoreAddress, around: &Surroundings, wanted: &[String]) -> Result<String> {
     let store = match place {
         StoreAddress::File(path) => path.as_os_str().to_owned(),
         StoreAddress::Postgres(_) => match place.without_secret() {
@@ -162,7 +152,7 @@ fn unit(
         },
     };
     let path = around.var("PATH").unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
-    let environment = |name: &str, value: &OsStr| -> Result<String, CliError> {
+    let environment = |name: &str, value: &OsStr| -> Result<String> {
         let mut word = name.as_bytes().to_vec();
         word.push(b'=');
         word.extend(value.as_bytes());
@@ -198,7 +188,7 @@ fn unit(
 /// Quotes one word of a unit file. `expands` says whether systemd expands variables in that place.
 ///
 /// Errors: the word is not UTF-8, or has a byte that a unit cannot hold.
-fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
+fn quoted(word: &[u8], expands: bool) -> Result<String> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.contains(['\0', '\n', '\r']));
     let Some(text) = text else {
         return Err(CommandError::BadUnit { word: String::from_utf8_lossy(word).into_owned() }.into());
@@ -217,7 +207,7 @@ fn quoted(word: &[u8], expands: bool) -> Result<String, CliError> {
 }
 
 /// Runs `systemctl --user` and returns its output. Errors: systemctl is missing, or failed.
-fn systemctl(args: &[&str]) -> Result<String, CliError> {
+fn systemctl(args: &[&str]) -> Result<String> {
     let failed = |why: String| CommandError::Systemctl { verb: args.join(" "), why };
     let done = Command::new("systemctl")
         .arg("--user")

@@ -1,16 +1,11 @@
 //! `outlast spend`: sums up what calls cost by run, upstream, model, day (UTC) or tag.
 
-use std::collections::BTreeSet;
-
 use outlast_core::reads::spend::{self, Grouping, Sum};
 
 use super::{plan::Shown, prelude::*};
 use crate::{
     program::resume_tax::{self, Tax},
-    render::{
-        short::{called_now, short_id},
-        time::When,
-    },
+    render::short::{called_now, short_id},
 };
 
 /// Sum up what calls cost
@@ -35,7 +30,7 @@ pub struct SpendArgs {
     pub resume_tax: bool,
 }
 
-pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), CliError> {
+pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result {
     let now = store.now()?;
     let since = args.since.map_or(Micros(0), |w| w.resolve(now));
     // The ledger's end is exclusive: one microsecond more includes a call of this very moment.
@@ -57,9 +52,10 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), Cli
             plans: plans.iter().map(Shown::view).collect(),
         })?);
     }
-    match told.groups.is_empty() {
-        true => page.line("no calls")?,
-        false => print(args, &told, page)?,
+    if told.groups.is_empty() {
+        page.line("no calls")?
+    } else {
+        print(args, &told, page)?
     }
     for (view, tax) in &taxes {
         let run = called_now(store, view)?;
@@ -79,7 +75,7 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result<(), Cli
 }
 
 /// Returns what restarted agents bought again, for each run with calls in this time, the dearest first.
-fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunView, Tax)>, CliError> {
+fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunView, Tax)>> {
     let runs: BTreeSet<RunNo> = store.ledger(since, until)?.iter().map(|line| line.run).collect();
     let mut found = Vec::new();
     for no in runs {
@@ -91,7 +87,7 @@ fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunView
     Ok(found)
 }
 
-fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result<(), CliError> {
+fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result {
     let total = &told.total;
     // The table borrows its headers: the names are kept beside it.
     let names: Vec<String> = args.by.iter().map(Grouping::name).collect();

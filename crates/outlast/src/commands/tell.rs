@@ -1,18 +1,14 @@
 //! `outlast stop`, `outlast wake` and `outlast cancel`: tell a run to stop, to go on at once, or to end for good.
 
-use std::time::Duration;
-
 use outlast_core::engine::{Tell, Word};
 
 use super::{budget::commands, prelude::*};
-use crate::{program::error::RunError, supervisor::strays};
 
 /// Stop a run's agent and leave the run to be resumed
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast stop nightly && outlast resume nightly")]
 pub struct StopArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Longest time to wait until its supervisor has stopped it; 0s asks and does not wait
     #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
@@ -24,7 +20,6 @@ pub struct StopArgs {
 #[command(after_help = "Example:\n  outlast wake nightly")]
 pub struct WakeArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
 }
 
@@ -33,7 +28,6 @@ pub struct WakeArgs {
 #[command(after_help = "Example:\n  outlast cancel nightly --reason \"wrong input file\"")]
 pub struct CancelArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// Why, for `outlast show`
     #[arg(long, value_name = "TEXT")]
@@ -44,11 +38,12 @@ pub struct CancelArgs {
 const POLL: Duration = Duration::from_millis(200);
 
 /// Asks a run to stop, in the name of `by`. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
-pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) -> Result<u8, CliError> {
-    let found = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Stop)?;
+pub fn stop(args: &StopArgs, mut desk: Desk) -> Result<u8> {
+    let here = desk.context.around.directory();
+    let found = find::run_or_last(desk.store, args.run.as_deref(), here, Verb::Stop)?;
     check_goes_on(&found, "stop")?;
     let longest = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());
-    let (view, stopping) = ask_to_stop(store, by, context, &found, longest, wait)?;
+    let (view, stopping) = ask_to_stop(&mut desk, &found, longest)?;
     let run = &view.run;
     let waited_in_vain = stopping && args.wait_ms > 0;
     let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
@@ -57,33 +52,26 @@ pub fn stop(args: &StopArgs, Desk { store, by, context, page, wait, .. }: Desk) 
         true => format!("{driver} was asked to stop it"),
         false => run.status.name().to_owned(),
     };
-    print(store, &view, found.run.status, &said, page)?;
+    print(desk.store, &view, found.run.status, &said, desk.page)?;
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })
 }
 
 /// Asks a run to stop, and waits for it. Returns the run as it is then, and whether it has not stopped yet.
-pub fn ask_to_stop(
-    store: &dyn Store,
-    by: &str,
-    context: &Context,
-    found: &RunView,
-    longest: Duration,
-    wait: &mut dyn FnMut(Duration),
-) -> Result<(RunView, bool), CliError> {
-    let no = found.run.no;
-    store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
-    let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
+pub fn ask_to_stop(desk: &mut Desk, found: &RunView, longest: Duration) -> Result<(RunView, bool)> {
+    let (store, no) = (desk.store, found.run.no);
+    store.ask(InName::of(desk.by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
+    let look_again = || -> Result<RunView> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
     let (mut view, mut left) = (look_again()?, longest);
     let mut stopping = is_stopping(store, &view)?;
     while stopping && !left.is_zero() {
         let nap = POLL.min(left);
-        wait(nap);
+        (desk.wait)(nap);
         left -= nap;
         view = look_again()?;
         stopping = is_stopping(store, &view)?;
     }
     if !stopping {
-        strays::sweep(store, &view, context)?;
+        strays::sweep(store, &view, desk.context)?;
     }
     Ok((view, stopping))
 }
@@ -97,7 +85,7 @@ fn check_goes_on(view: &RunView, verb: &'static str) -> Result<(), RunError> {
 }
 
 /// Returns whether a live driver has still to end the run. A run without one has stopped at once.
-fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
+fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool> {
     if !view.run.stop_requested || view.run.status.is_ended() {
         return Ok(false);
     }
@@ -111,7 +99,7 @@ fn is_stopping(store: &dyn Store, view: &RunView) -> Result<bool, CliError> {
 
 /// Wakes a sleeping run, or has the provider asked that a run waits for. Returns `REFUSED`, and changes nothing, if the run
 /// does neither.
-pub fn wake(args: &WakeArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn wake(args: &WakeArgs, Desk { store, by, page, .. }: Desk) -> Result<u8> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
     let before = found.run.status;
     let slept = found.run.wake_at.is_some();
@@ -134,7 +122,7 @@ pub fn wake(args: &WakeArgs, Desk { store, by, page, .. }: Desk) -> Result<u8, C
 }
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
-pub fn cancel(args: &CancelArgs, Desk { store, by, context, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn cancel(args: &CancelArgs, Desk { store, by, context, page, .. }: Desk) -> Result<u8> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let before = found.run.status;
     if before != Status::Cancelled {
@@ -151,13 +139,7 @@ pub fn cancel(args: &CancelArgs, Desk { store, by, context, page, .. }: Desk) ->
 }
 
 /// Prints a run that was told something, and what is next where nobody drives it. `before`: its status until then.
-fn print(
-    store: &dyn Store,
-    view: &RunView,
-    before: Status,
-    said: &str,
-    page: &mut Page,
-) -> Result<(), CliError> {
+fn print(store: &dyn Store, view: &RunView, before: Status, said: &str, page: &mut Page) -> Result {
     if page.look.json {
         return Ok(page.json(&ChangedRun::new(view, Some(before), store.now()?))?);
     }

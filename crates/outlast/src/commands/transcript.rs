@@ -24,7 +24,7 @@ struct Conversation {
 }
 
 /// Prints the conversations of a run, in the order in which they ended, as Markdown or JSON.
-pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
+pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result {
     let view = find::run(store, run)?;
     let found = conversations(store, entries::each_back(store, view.run.no, view.run.next_seq))?;
     if page.look.json {
@@ -45,7 +45,7 @@ pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliEr
 fn conversations(
     store: &dyn Store,
     newest: impl Iterator<Item = Result<Entry, store::Error>>,
-) -> Result<Vec<Conversation>, CliError> {
+) -> Result<Vec<Conversation>> {
     let is_done = |e: &Entry| e.kind == Kind::Call && e.state == State::Done;
     let mut found: Vec<(Prompt, Conversation)> = Vec::new();
     for entry in newest.filter(|e| e.as_ref().map_or(true, is_done)).take(CALLS) {

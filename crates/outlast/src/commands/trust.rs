@@ -20,7 +20,7 @@ pub struct TrustArgs {
 /// Prints the directory's settings file and trusts it, or withdraws the trust.
 ///
 /// Durable before it returns. Errors: `no_settings` without a file; those of settings, for a file that nobody can use.
-pub fn trust(args: &TrustArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
+pub fn trust(args: &TrustArgs, context: &Context, page: &mut Page) -> Result {
     let around = &context.around;
     let path = around.directory().join(file::FILE);
     let failed = |why| CliError::from(InputError::Trust { path: path.clone(), why });

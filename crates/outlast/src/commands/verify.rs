@@ -1,7 +1,5 @@
 //! `outlast verify`: checks the store against its own checksums and sums, or a JSONL file line by line.
 
-use std::{collections::BTreeMap, io};
-
 use outlast_core::{
     engine::Recount,
     envelope::{
@@ -9,7 +7,7 @@ use outlast_core::{
         audit::{Gone, Sums},
     },
     journal::{Counts, Role},
-    run::{Own, Run},
+    run::Own,
     words::EnvelopeNo,
 };
 
@@ -37,7 +35,7 @@ const PAGE: usize = 1000;
 
 /// Checks the whole store. Returns the exit code: `REFUSED` if damage was found and not repaired.
 /// `of_files`: what is damaged in the files of its runs.
-pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Result<u8, CliError> {
+pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Result<u8> {
     let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
     if args.repair && !damage.is_empty() {
@@ -83,7 +81,7 @@ fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>, run_gone: bool) 
 }
 
 /// Checks a JSONL file of results that has no record in the store. Returns the exit code.
-pub fn verify_lines(args: &VerifyArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn verify_lines(args: &VerifyArgs, context: &Context, page: &mut Page) -> Result<u8> {
     let path = &context.around.directory().join(args.file.as_deref().unwrap_or_default());
     let told = |scan: &jsonl::Scan| -> Vec<String> {
         let what =
@@ -104,13 +102,7 @@ pub fn verify_lines(args: &VerifyArgs, context: &Context, page: &mut Page) -> Re
     print(&path.display().to_string(), &some(lines as i64, "result"), &damage, &repaired, page)
 }
 
-fn print(
-    place: &str,
-    what: &str,
-    damage: &[String],
-    repaired: &[String],
-    page: &mut Page,
-) -> Result<u8, CliError> {
+fn print(place: &str, what: &str, damage: &[String], repaired: &[String], page: &mut Page) -> Result<u8> {
     let code = if damage.is_empty() { exit_code::OK } else { exit_code::REFUSED };
     if page.look.json {
         page.json(&json!({ "place": place, "damage": damage, "repaired": repaired }))?;
@@ -133,7 +125,7 @@ fn entries(
     view: &RunView,
     sums: &mut BTreeMap<EnvelopeNo, Sums>,
     damage: &mut Vec<String>,
-) -> Result<Own, CliError> {
+) -> Result<Own> {
     let (run, mut after, mut end, mut own) = (&view.run, Seq(0), view.run.next_seq, Own::default());
     damage.extend(value(store, run.no, Seq(0), Role::Stdin)?.map(|what| format!("run {}: {what}", run.id)));
     loop {
@@ -162,7 +154,7 @@ fn entries(
 }
 
 /// Describes the first payload of an entry that does not match its checksum; `None` if all match.
-fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
+fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],
         Kind::Tool | Kind::Checkpoint | Kind::Approval => &[Role::About, Role::Value],
@@ -173,13 +165,13 @@ fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, Cl
 }
 
 /// Describes a value that does not match its checksum. Entry 0 stands for the run itself.
-fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<String>, CliError> {
+fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<String>> {
     let Some(Err(why)) = store.payload(run, seq, role)?.map(|kept| kept.decode()) else { return Ok(None) };
     Ok(Some(format!("the {role:?} of entry {seq} is damaged: {why}").to_lowercase()))
 }
 
 /// Checks a job's counts against its items. Returns what is wrong, and whether it was repaired.
-fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
+fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool)> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     // What is not counted from the items stands nowhere else.
     let mut counts = Counts { open: 0, done: 0, failed: 0, dead: 0, skipped: 0, ..job.counts };

@@ -13,7 +13,7 @@ use outlast_store::{Options, STORE_WAIT};
 
 use crate::{
     program::{
-        error::{CliError, InputError, InsideError},
+        error::{CliError, InputError, InsideError, Result},
         host::{OsEntropy, SystemClock},
         jsonl,
         server::Server,
@@ -54,7 +54,7 @@ impl Context {
         server: Option<&str>,
         look: Look,
         around: Surroundings,
-    ) -> Result<Context, CliError> {
+    ) -> Result<Context> {
         let server = server.filter(|address| !address.is_empty());
         Ok(Context {
             place: StoreAddress::decide(store, &around)?,
@@ -76,7 +76,7 @@ impl Context {
 
     /// Returns the same context with the variables of a file added in front of its own; unchanged without a file.
     /// Errors: `EnvFile`.
-    pub fn with_variables(self, file: Option<&Path>) -> Result<Context, CliError> {
+    pub fn with_variables(self, file: Option<&Path>) -> Result<Context> {
         let Some(file) = file else { return Ok(self) };
         let file = self.around.directory().join(file);
         let variables = env_file::read(&file).map_err(InputError::from)?;
@@ -93,7 +93,7 @@ impl Context {
     ///
     /// Errors: `Confined` in a process from which the store is hidden; `NoStore` if it does not exist and `create` is
     /// false; `Store`.
-    pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
+    pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>> {
         let ours = self.around.var(told::STORE).and_then(|store| store.to_str());
         if self.around.is_set(told::CONFINED) && ours == self.place.without_secret().as_deref() {
             return Err(InsideError::Confined.into());
@@ -117,7 +117,7 @@ impl Context {
 
     /// Creates the directory of the default store. Any other directory must exist: a missing one is often a
     /// wrong name.
-    fn make_own_directory(&self) -> Result<(), CliError> {
+    fn make_own_directory(&self) -> Result {
         let own = self.around.state_directory();
         match &self.place {
             StoreAddress::File(path)
@@ -139,7 +139,7 @@ impl Context {
     }
 
     /// Loads the providers' keys. Errors: a file of keys that cannot be read, or that others can read.
-    pub fn keys(&self) -> Result<Keys, CliError> {
+    pub fn keys(&self) -> Result<Keys> {
         Ok(Keys::load(&self.around)?)
     }
 }

@@ -7,11 +7,11 @@ use outlast_core::{
     store::{Ask as _, Durability, RunView, Store},
 };
 
-use super::{error::CliError, find};
+use super::{error::Result, find};
 
 /// Halts a run and all runs below it because they leave their store, or takes them back (`None`). Returns them as they are
 /// after it, parents before their children.
-pub fn fence(store: &dyn Store, view: &RunView, to: Option<&Moved>) -> Result<Vec<RunView>, CliError> {
+pub fn fence(store: &dyn Store, view: &RunView, to: Option<&Moved>) -> Result<Vec<RunView>> {
     loop {
         let (family, seen) = whole::family(store, view.clone())?;
         let runs = family.iter().map(|member| member.run.no).collect();

@@ -17,7 +17,7 @@ use outlast_core::{
 
 use crate::{
     program::{
-        error::{Candidate, CliError, InputError, RunError},
+        error::{Candidate, CliError, InputError, Result, RunError},
         jsonl,
         say::say,
     },
@@ -95,12 +95,12 @@ struct Rank {
 }
 
 /// Returns the run of this number. Errors: `NoSuchRun`.
-pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
+pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}"), like: None, is_job: false })
 }
 
 /// Finds the run that `asked` names, in order to read it. See [`run_to`].
-pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
+pub fn run(store: &dyn Store, asked: &str) -> Result<RunView> {
     run_to(store, asked, Verb::Look)
 }
 
@@ -112,7 +112,7 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 ///
 /// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb would change
 /// one of several runs.
-pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
+pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView> {
     if let Some(view) = with_id(store, asked)? {
         return Ok(view);
     }
@@ -124,17 +124,12 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
         let is_name = view.spec.name.as_deref() == Some(asked) || short::short(&view) == asked;
         if is_name || begins(&view, asked) {
             let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
-            all = if rank.is_name == best.is_name {
-                all + 1
-            } else if rank > best {
-                1
-            } else {
-                all
-            };
             if rank > best {
+                all = if rank.is_name == best.is_name { all } else { 0 };
                 found.clear();
                 (best, count) = (rank, 0);
             }
+            all += usize::from(rank.is_name == best.is_name);
             if rank == best {
                 count += 1;
                 if found.len() < LISTED {
@@ -177,7 +172,7 @@ fn tell_taken(store: &dyn Store, asked: &str, view: &RunView, all: usize) -> Res
 /// which run it is. A failed run is resumed by name only.
 ///
 /// Errors: `NoRunHere`; `NothingToResume`.
-pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunView, CliError> {
+pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunView> {
     let mut last = None;
     let mut fitting = None;
     let here = directory.to_string_lossy();
@@ -215,12 +210,7 @@ pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunVie
 }
 
 /// Finds the run that `asked` names, as [`run_to`]; for `None` the last run of the directory, as [`last_in`].
-pub fn run_or_last(
-    store: &dyn Store,
-    asked: Option<&str>,
-    directory: &Path,
-    verb: Verb,
-) -> Result<RunView, CliError> {
+pub fn run_or_last(store: &dyn Store, asked: Option<&str>, directory: &Path, verb: Verb) -> Result<RunView> {
     match asked {
         Some(asked) => run_to(store, asked, verb),
         // A directory of the other machine may have the same name, and means nothing here.
@@ -248,7 +238,7 @@ fn ambiguous(
 /// `asked` is a file of results, finds the job in it.
 ///
 /// Errors: `NoSuchRun`, `AmbiguousRun`, `NotAJob`.
-pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
+pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView> {
     let mut found = jobs(store, asked, verb)?;
     if found.len() > 1 {
         return Err(ambiguous(store, asked, &found, found.len())?);
@@ -259,7 +249,7 @@ pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliErr
 
 /// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it, without forks: a fork
 /// has a file of its own.
-pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>, CliError> {
+pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>> {
     let file = jsonl::is_file(asked);
     if let Some(view) = if file { None } else { with_id(store, asked)? } {
         return is_job(view).map(|view| vec![view]);
@@ -295,7 +285,7 @@ pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>, 
     Ok(found)
 }
 
-fn is_job(view: RunView) -> Result<RunView, CliError> {
+fn is_job(view: RunView) -> Result<RunView> {
     if view.run.job.is_some() {
         return Ok(view);
     }
@@ -315,7 +305,7 @@ pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point
 }
 
 /// Finds the policy of this name: in a settings file, else in the store. Errors: `UnknownPolicy`.
-pub fn policy(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
+pub fn policy(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy> {
     let configured = settings::load(around)?;
     if let Some(policy) = configured.iter().find(|p| p.name() == name) {
         return Ok(policy.clone());

@@ -6,7 +6,7 @@ use outlast_core::words::{Clock, Entropy, JumpFilter, Micros};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::program::error::{CliError, MachineError};
+use crate::program::error::{MachineError, Result};
 
 /// System clock: the wall clock without its short jumps, and CLOCK_MONOTONIC, which does not advance while the machine
 /// sleeps.
@@ -62,7 +62,7 @@ impl Entropy for OsEntropy {
 
 /// Returns this process's umask. Reads it from `/proc`: umask(2) can only be asked by setting it, while the store's
 /// threads may be creating files.
-pub fn current_umask() -> Result<u32, CliError> {
+pub fn current_umask() -> Result<u32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let umask = octal.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());

@@ -10,7 +10,7 @@ use outlast_core::{
 };
 
 use crate::{
-    program::error::CliError,
+    program::error::Result,
     render::amount::{some, usd},
     settings::prices,
 };
@@ -20,11 +20,7 @@ pub use outlast_server::api::read::resume_tax::{Restarts, Resumption, Tax};
 /// Finds the conversations that later attempts of a run went on with.
 ///
 /// Errors: those of the store. Returns none for a run that does not record requests.
-pub fn resumptions(
-    store: &dyn Store,
-    view: &RunView,
-    attempts: &[Attempt],
-) -> Result<Vec<Resumption>, CliError> {
+pub fn resumptions(store: &dyn Store, view: &RunView, attempts: &[Attempt]) -> Result<Vec<Resumption>> {
     if attempts.len() < 2 {
         return Ok(Vec::new());
     }
@@ -38,11 +34,7 @@ pub fn resumptions(
 /// Returns the conversations that later attempts of a run went on with, from the calls around its restarts.
 ///
 /// Errors: those of the store.
-pub fn of_restarts(
-    store: &dyn Store,
-    view: &RunView,
-    restarts: &Restarts,
-) -> Result<Vec<Resumption>, CliError> {
+pub fn of_restarts(store: &dyn Store, view: &RunView, restarts: &Restarts) -> Result<Vec<Resumption>> {
     if restarts.is_empty() {
         return Ok(Vec::new());
     }
@@ -50,7 +42,7 @@ pub fn of_restarts(
 }
 
 /// Returns what the attempts of a run that began `within` a time bought again. Errors: those of the store.
-pub fn tax_within(store: &dyn Store, view: &RunView, within: &Range<Micros>) -> Result<Tax, CliError> {
+pub fn tax_within(store: &dyn Store, view: &RunView, within: &Range<Micros>) -> Result<Tax> {
     let attempts = store.attempts(view.run.no)?;
     let mut all = resumptions(store, view, &attempts)?;
     let began = |no| attempts.iter().find(|attempt| attempt.no == no).map(|attempt| attempt.started_at);

@@ -11,7 +11,7 @@ use outlast_server::{
 use crate::{
     program::{
         context::Context,
-        error::{CliError, InputError},
+        error::{CliError, InputError, Result},
     },
     settings::surroundings::Surroundings,
 };
@@ -22,7 +22,7 @@ const TOKEN: &str = "OUTLAST_API_TOKEN";
 const TOKEN_FILE: &str = "OUTLAST_API_TOKEN_FILE";
 
 /// Returns the network that the person's variables describe. Errors: a proxy that cannot be used.
-pub fn network(around: &Surroundings) -> Result<Network, CliError> {
+pub fn network(around: &Surroundings) -> Result<Network> {
     Network::of(&|name| around.var(name).map(OsStr::to_owned)).map_err(|e| {
         CliError::usage(e.to_string(), Some("set it to http://HOST:PORT, or unset it for this command"))
     })
@@ -37,7 +37,7 @@ pub struct Server {
 
 impl Server {
     /// Reads the address, and the token from the variables. Errors: `usage`; `bad_api_token_file`.
-    pub fn read(address: &str, around: &Surroundings) -> Result<Server, CliError> {
+    pub fn read(address: &str, around: &Surroundings) -> Result<Server> {
         let address = Address::parse(address).map_err(|e| {
             CliError::usage(
                 format!("--server {address:?}: {e}"),
@@ -67,7 +67,7 @@ pub enum Over {
 }
 
 /// Refuses a command that does not work with a server.
-pub fn check(verb: &str, over: Over, server: &str) -> Result<(), CliError> {
+pub fn check(verb: &str, over: Over, server: &str) -> Result {
     let message = |why: &str| format!("`outlast {verb}` does not work over a server: {why}");
     let usage = |message: String, hint: &str| Err(CliError::usage(message, Some(hint)));
     let why = match over {
@@ -84,7 +84,7 @@ impl Context {
     /// Returns the store that a command looks at: the server's where one is named, else the one of this machine.
     ///
     /// Errors: `server_unreachable`, `server_denied`, `server_differs`; those of [`Context::open`].
-    pub fn reach(&self) -> Result<Arc<dyn Store>, CliError> {
+    pub fn reach(&self) -> Result<Arc<dyn Store>> {
         match &self.server {
             None => self.open(false, Default::default()),
             Some(server) => {
@@ -97,7 +97,7 @@ impl Context {
 }
 
 /// Reads the one API token of a file, as a client shows it. Errors: those of [`read_tokens`]; several tokens.
-fn read_token(path: &Path) -> Result<String, CliError> {
+fn read_token(path: &Path) -> Result<String> {
     let several = || InputError::ApiToken { path: path.to_owned(), why: "wanted one token in it".into() };
     Ok(read_tokens(path)?.only().ok_or_else(several)?.to_owned())
 }
@@ -110,7 +110,7 @@ fn is_kept(mode: u32, is_own_group: bool) -> bool {
 
 /// Reads the API tokens of a file: one in each line, with its bearer's name before it or without. Errors: a token of fewer
 /// than 16 characters, a line that is none, or a file that others can read.
-pub fn read_tokens(path: &Path) -> Result<ApiTokens, CliError> {
+pub fn read_tokens(path: &Path) -> Result<ApiTokens> {
     let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
     let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
     let groups = rustix::process::getgroups().map_err(|e| bad(e.to_string()))?;

@@ -9,11 +9,6 @@ use outlast_view::with_children;
 
 use super::time;
 
-/// Returns the unit as people type it: `usd`, `wall`.
-pub fn unit_word(unit: Unit) -> &'static str {
-    unit.word()
-}
-
 /// Formats a value in the unit's base (nano-USD, milliseconds, counts) without the unit's name: exact dollars,
 /// durations, whole numbers.
 pub fn amount(unit: Unit, value: i64) -> String {

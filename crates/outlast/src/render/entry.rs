@@ -164,22 +164,15 @@ fn cost(e: &Entry) -> String {
 fn marks(e: &Entry) -> Vec<String> {
     let mut marks = Vec::new();
     let call = e.call.as_deref();
-    if let Some(of) = call.and_then(|c| c.retry_of) {
-        marks.push(format!("retry of {of}"));
-    }
-    if let Some(by) = e.retried_by {
-        marks.push(format!("retried by {by}"));
-    }
-    if let Some(to) = e.replayed_to() {
-        marks.push(format!("replayed to @{to}"));
-    }
+    marks.extend(call.and_then(|c| c.retry_of).map(|of| format!("retry of {of}")));
+    marks.extend(e.retried_by.map(|by| format!("retried by {by}")));
+    marks.extend(e.replayed_to().map(|to| format!("replayed to @{to}")));
     if let Some((_, act)) = e.act() {
         marks.push(format!("by {}", act.by));
         marks.extend(act.about.clone());
     }
-    if let Some(by) = e.item.as_ref().and_then(|item| item.reset_by.as_ref()) {
-        marks.push(format!("reset by {by}"));
-    }
+    let reset_by = e.item.as_ref().and_then(|item| item.reset_by.as_ref());
+    marks.extend(reset_by.map(|by| format!("reset by {by}")));
     match e.step.as_deref() {
         Some(step) if step.resolved => marks.push("said by a person".into()),
         Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
@@ -208,34 +201,23 @@ fn marks(e: &Entry) -> Vec<String> {
     }
     let Some(call) = call else { return marks };
     let (overrun, unbacked) = (call.overrun(), e.unbacked());
-    if let Some(tries) = tries(call) {
-        marks.push(tries);
-    }
-    if let Some(cap) = call.clamped_to {
-        marks.push(format!("output limited to {cap} tokens"));
-    }
-    if call.waits > 0 {
-        marks.push(format!("nothing new, {} in a row", call.waits));
-    }
-    if call.estimated {
-        marks.push("estimated".into());
-    }
+    marks.extend(tries(call));
+    marks.extend(call.clamped_to.map(|cap| format!("output limited to {cap} tokens")));
+    marks.extend((call.waits > 0).then(|| format!("nothing new, {} in a row", call.waits)));
+    marks.extend(call.estimated.then(|| "estimated".to_owned()));
     marks.extend(call.unpriced.as_ref().map(|what| format!("no known price: {what}")));
     for (what, amounts) in [("overrun", overrun), ("unbacked", unbacked)] {
         // A line has room for one of them: tokens of a model without a price.
         let told = if amounts.cost() > 0 { Amounts::of(amounts.cost(), 0) } else { amounts };
         marks.extend((!told.is_zero()).then(|| format!("{what} {}", bill(told))));
     }
-    if e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL {
-        marks.push("bill beyond reason, capped".into());
-    }
-    if let Some(status) = call.http_status.filter(|s| *s >= 400) {
-        marks.push(format!("http {status}"));
-    }
-    if let Some(error) = &call.error {
-        let is_unanswered = error == Broken::NoAnswer.code();
-        marks.push(if is_unanswered { "sent, no answer: may be paid".into() } else { error.clone() });
-    }
+    let is_capped = e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL;
+    marks.extend(is_capped.then(|| "bill beyond reason, capped".to_owned()));
+    marks.extend(call.http_status.filter(|s| *s >= 400).map(|status| format!("http {status}")));
+    marks.extend(call.error.as_ref().map(|error| match error == Broken::NoAnswer.code() {
+        true => "sent, no answer: may be paid".to_owned(),
+        false => error.clone(),
+    }));
     marks
 }
 

@@ -48,28 +48,28 @@ impl Page<'_> {
         }
     }
 
-    /// Writes the rows of a table, each line after `indent` spaces. Returns the number of rows; of none, nothing is
-    /// written.
+    /// Writes the rows of a table, or the line `none` if there is none.
     ///
     /// Errors: of the output, and that of the first row that could not be read.
     pub fn table<E: From<Unwritten>>(
         &mut self,
         mut table: Table,
-        indent: usize,
         rows: impl Iterator<Item = Result<Vec<super::table::Cell>, E>>,
-    ) -> Result<usize, E> {
-        let (look, mut count) = (self.look, 0);
+        none: &str,
+    ) -> Result<(), E> {
+        let (look, mut is_any) = (self.look, false);
         for row in rows {
             table.row(row?);
-            count += 1;
+            is_any = true;
             if table.len() == ROWS {
-                self.text(&table.render_rows(look, indent))?;
+                self.text(&table.render_rows(look, 0))?;
             }
         }
-        if !table.is_empty() {
-            self.text(&table.render_rows(look, indent))?;
+        match is_any {
+            true if table.is_empty() => Ok(()),
+            true => Ok(self.text(&table.render_rows(look, 0))?),
+            false => Ok(self.line(none)?),
         }
-        Ok(count)
     }
 }
 
@@ -128,7 +128,8 @@ mod tests {
         page.json_list(Map::new(), "list", rows.clone(), Map::new).unwrap();
         written.set(0);
         let table = Table::new(["name"]);
-        assert_eq!(page.table(table, 0, rows.map(|row| row.map(|r| vec![r.into()]))).unwrap(), 5 * ROWS);
+        page.table(table, rows.map(|row| row.map(|r| vec![r.into()])), "no row").unwrap();
+        assert_eq!(written.get(), 5 * ROWS);
     }
 
     #[test]

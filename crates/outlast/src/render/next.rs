@@ -11,7 +11,7 @@ use outlast_core::{
 use outlast_view::{Run, shape};
 use serde::Serialize;
 
-use super::{amount::unit_word, did::Did, time};
+use super::{did::Did, time};
 use outlast_process::{exit, start_error};
 
 /// Next step that is suggested to a person for a run.
@@ -88,23 +88,18 @@ pub fn is_expected_to_call(view: &RunView) -> bool {
 /// Returns the next step for the run, as [`next`] does; for one that called no model, with what its entries say it did.
 /// `are_all`: whether these are all of its entries.
 pub fn next_with(view: &RunView, did: &Did, are_all: bool, word: &str) -> Next {
-    if view.run.status == Status::Completed
-        && has_no_call(view)
-        && let Some(why) = &did.refused
-    {
-        let text = format!("it is done, but each call was refused: {why}");
-        return told("every call refused", &text, Vec::new());
+    if view.run.status != Status::Completed || !has_no_call(view) {
+        return next(view, word);
     }
-    if view.run.status == Status::Completed && has_no_call(view) && did.has_called {
-        return told("no call answered", "it is done; no call of it was answered", Vec::new());
-    }
-    match did.words().filter(|_| view.run.status == Status::Completed && has_no_call(view)) {
-        Some(did) => {
+    match (&did.refused, did.words()) {
+        (Some(why), _) => told("every call refused", format!("it is done, but each call was refused: {why}")),
+        _ if did.has_called => told("no call answered", "it is done; no call of it was answered"),
+        (None, Some(did)) => {
             let did = if are_all { did } else { format!("at least {did}") };
             let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");
-            told(&format!("{did}; no model's call"), &text, Vec::new())
+            told(format!("{did}; no model's call"), text)
         }
-        None => next(view, word),
+        (None, None) => next(view, word),
     }
 }
 
@@ -121,36 +116,29 @@ pub fn next(view: &RunView, word: &str) -> Next {
     };
     let left = run.job.as_ref().and_then(|job| unfinished(&job.counts, run.status));
     let go_on = |brief: &str, text: &str| match supervised {
-        true => told(brief, text, resume()),
-        false if is_loop => {
-            told("start its loop", "start the loop's script again: it goes on with it", Vec::new())
-        }
+        true => told(brief, text).with(resume()),
+        false if is_loop => told("start its loop", "start the loop's script again: it goes on with it"),
         false if run.job.is_some() => {
             let (brief, text) = left.unwrap_or(GO_ON);
-            told(brief, text, retry(view, word))
+            told(brief, text).with(retry(view, word))
         }
         // Only a process that drives a run takes a fence: callers that come by HTTP alone have none.
-        false if run.fence.0 > 0 => {
-            told("start its program", "start its program again: it goes on with it", Vec::new())
-        }
+        false if run.fence.0 > 0 => told("start its program", "start its program again: it goes on with it"),
         false => told(
             "its next request",
             "it goes on when its own program is started again, or with its next request",
-            Vec::new(),
         ),
     };
     let is_futile = supervised && run.error.as_deref().is_some_and(exit::is_futile);
     match run.status {
         Status::Running if run.stop_requested && run.job.is_some() => {
-            told("stopping", "its script was asked to stop it", Vec::new())
+            told("stopping", "its script was asked to stop it")
         }
-        Status::Running if run.stop_requested => {
-            told("stopping", "its supervisor was asked to stop it", Vec::new())
-        }
-        Status::Running => told("", "it is running; nothing is to be done", Vec::new()),
+        Status::Running if run.stop_requested => told("stopping", "its supervisor was asked to stop it"),
+        Status::Running => told("", "it is running; nothing is to be done"),
         Status::Interrupted if run.stop_requested && !is_loop && run.job.is_none() => {
             // Applies to runs without a command, too: their callers are refused until the run is resumed.
-            told("resume", "a person stopped it; resume it by name", vec![format!("outlast resume {id}")])
+            told("resume", "a person stopped it; resume it by name").with([format!("outlast resume {id}")])
         }
         Status::Interrupted if run.began_at.is_none() => go_on("resume", "it has not begun yet"),
         Status::Interrupted => match (run.wake_at, run.awaited_outage()) {
@@ -163,37 +151,36 @@ pub fn next(view: &RunView, word: &str) -> Next {
             }
             (None, None) => go_on("resume", "nobody drives it: resume it"),
         },
-        Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => told(
-            "decide",
-            "it waits for a person's decision, and goes on by itself",
-            vec![format!("outlast approvals {id}")],
-        ),
+        Status::Waiting if run.approvals.as_ref().is_some_and(|a| !a.is_empty()) => {
+            told("decide", "it waits for a person's decision, and goes on by itself")
+                .with([format!("outlast approvals {id}")])
+        }
         Status::Waiting => awaits_provider(view, resume(), &again).unwrap_or_else(|| waiting(view, word)),
         Status::Sleeping => asleep(view, word),
         Status::Halted => halted(view, word),
         Status::Completed if left.is_some() => go_on("", ""),
         Status::Completed if is_unmetered(view) => {
-            told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
+            told("NOTHING METERED", "it is done; no call of it came through the proxy")
         }
-        Status::Completed => told("", "nothing: it is done", Vec::new()),
+        Status::Completed => told("", "nothing: it is done"),
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
-            told(CORRECT, "its command cannot be started: correct it and type it again", Vec::new())
+            told(CORRECT, "its command cannot be started: correct it and type it again")
         }
         // Resumed, the same command would end the same way.
-        Status::Failed if is_futile && run.own.calls == 0 && run.replayed == 0 => told(
-            CORRECT,
-            "read what it printed, correct its command and type it again",
-            vec![format!("outlast logs {id}")],
-        ),
+        Status::Failed if is_futile && run.own.calls == 0 && run.replayed == 0 => {
+            told(CORRECT, "read what it printed, correct its command and type it again")
+                .with([format!("outlast logs {id}")])
+        }
         // A resumption starts the same command.
         Status::Failed if supervised && run.error.as_deref().is_some_and(exit::ended_twice) => told(
             "see logs",
             "read what it printed: if its command is wrong, type another as a new run (`outlast run …`); else mend the cause \
              and resume it",
-            std::iter::once(format!("outlast logs {id}")).chain(resume()).collect(),
-        ),
+        )
+        .with([format!("outlast logs {id}")])
+        .with(resume()),
         Status::Failed => go_on("resume", "mend why it failed, then resume it"),
-        Status::Cancelled => told("", "nothing: it was cancelled", Vec::new()),
+        Status::Cancelled => told("", "nothing: it was cancelled"),
     }
 }
 
@@ -235,7 +222,7 @@ fn asleep(view: &RunView, word: &str) -> Next {
     let why = if view.run.halt.is_some() { "a plan's ceiling" } else { "a usage limit" };
     let text = format!("it sleeps until {until} ({why}), and its supervisor starts it then");
     let brief = view.run.wake_at.map(time::clock).unwrap_or_default();
-    told(&format!("until {brief}"), &text, vec![format!("outlast wake {word}")])
+    told(format!("until {brief}"), text).with([format!("outlast wake {word}")])
 }
 
 /// Returns the next step for a run that waits for its provider; `None` for any other run. `resume` is for a
@@ -251,38 +238,32 @@ fn awaits_provider(view: &RunView, resume: Vec<String>, again: &str) -> Option<N
             (upstream.clone(), Vec::new())
         }
     };
-    Some(told(&brief, &outage.hint(true, again), commands))
+    Some(told(brief, outage.hint(true, again)).with(commands))
 }
 
 /// Returns the next step for a run that waits for room: which budget it waits for, and how to raise it. The
 /// run continues by itself when there is room.
 fn waiting(view: &RunView, word: &str) -> Next {
-    let text = "it waits for room in a budget above its own, and goes on by itself";
-    let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };
-    match &refusal.whose {
-        Some(Whose::Named { name, until, .. }) => {
-            let until = until.map(time::moment);
-            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} at the latest"));
-            let hint = refusal.hint(word);
-            let raise = hint.split('`').nth(1).map(str::to_owned);
-            let brief = format!("room in {name}");
-            told(
-                &brief,
-                &format!("it waits for room in the budget {name}, and goes on by itself{or}"),
-                raise.into_iter().collect(),
-            )
+    let above = told("room above it", "it waits for room in a budget above its own, and goes on by itself");
+    let Some(refusal) = &view.run.halt else { return above };
+    let next = match (&refusal.whose, &refusal.above) {
+        (Some(Whose::Named { name, until, .. }), _) => {
+            let or = until.map_or_else(String::new, |at| format!(", at {} at the latest", time::moment(at)));
+            let text = format!("it waits for room in the budget {name}, and goes on by itself{or}");
+            told(format!("room in {name}"), text)
         }
-        _ => match &refusal.above {
-            Some(above) => {
-                let raise = refusal.hint(word).split('`').nth(1).map(str::to_owned);
-                let text = format!(
-                    "it waits for room in the budget of {above}, the run above it, and goes on by itself"
-                );
-                told("room above it", &text, raise.into_iter().collect())
-            }
-            None => told("room above it", text, Vec::new()),
-        },
-    }
+        (_, Some(above)) => told(
+            "room above it",
+            format!("it waits for room in the budget of {above}, the run above it, and goes on by itself"),
+        ),
+        (_, None) => return above,
+    };
+    next.with(command_in(&refusal.hint(word)))
+}
+
+/// Returns the command that a hint names, between its first two backquotes.
+fn command_in(hint: &str) -> Option<String> {
+    hint.split('`').nth(1).map(str::to_owned)
 }
 
 fn halted(view: &RunView, id: &str) -> Next {
@@ -290,49 +271,55 @@ fn halted(view: &RunView, id: &str) -> Next {
     let then = if supervised { ", resume" } else { "" };
     let resume = resume_commands(view, id);
     let Some(halt) = &view.run.halt else {
-        return told("raise its budget", "give it room in its budget", resume);
+        return told("raise its budget", "give it room in its budget").with(resume);
     };
     match halt.unit {
         Some(unit) => {
-            // The hint names the command between its first two backquotes.
-            let hint = halt.hint(id);
-            let raise = || hint.split('`').nth(1).map(str::to_owned).into_iter().collect();
-            let commands = if resume.is_empty() { raise() } else { resume };
-            if let Some(above) = &halt.above {
-                let resume = format!("outlast resume {id}");
-                let text = format!("give {above}, the run above it, room, then resume it");
-                return told("room above it, resume", &text, commands.into_iter().chain([resume]).collect());
+            let commands = if resume.is_empty() { Vec::from_iter(command_in(&halt.hint(id))) } else { resume };
+            match &halt.above {
+                Some(above) => {
+                    let text = format!("give {above}, the run above it, room, then resume it");
+                    told("room above it, resume", text).with(commands).with([format!("outlast resume {id}")])
+                }
+                None => told(format!("raise {}{then}", unit.word()), "give it room, then it can go on")
+                    .with(commands),
             }
-            told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
         }
         None if halt.code == "diverged" => told(
             "see journal",
             "look at what it asked differently: to resume it accepts that, and pays for it; a new run starts afresh",
-            std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
-        ),
-        None if halt.waited.is_some() => told(
-            "see journal",
-            "look at what it waits for; resumed, it goes on with a new count",
-            std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
-        ),
-        None if halt.moved.is_some() => told("it moved", &halt.hint(id), Vec::new()),
+        )
+        .with([format!("outlast journal {id}")])
+        .with(resume),
+        None if halt.waited.is_some() => {
+            told("see journal", "look at what it waits for; resumed, it goes on with a new count")
+                .with([format!("outlast journal {id}")])
+                .with(resume)
+        }
+        None if halt.moved.is_some() => told("it moved", halt.hint(id)),
         None if halt.code == "price_unknown" && !supervised => told(
             "give a price",
             "give its model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or remove its limit in usd; \
              then start its program again",
-            vec![format!("outlast budget {id} --no-limit usd")],
-        ),
+        )
+        .with([format!("outlast budget {id} --no-limit usd")]),
         None if halt.code == "price_unknown" => {
             let brief = if halt.is_fee { "let it be free" } else { "give a price" };
-            let ways = halt.ways_out(id);
-            let words: Vec<&str> = ways.iter().map(|(what, _)| *what).collect();
-            let text = format!("{}: {}", halt.message(), words.join(", or "));
-            told(brief, &text, ways.into_iter().map(|(_, command)| command).collect())
+            let (words, commands): (Vec<_>, Vec<_>) = halt.ways_out(id).into_iter().unzip();
+            told(brief, format!("{}: {}", halt.message(), words.join(", or "))).with(commands)
         }
-        None => told("see show", &halt.hint(id), Vec::new()),
+        None => told("see show", halt.hint(id)),
     }
 }
 
-fn told(brief: &str, text: &str, commands: Vec<String>) -> Next {
-    Next { brief: brief.into(), text: text.into(), commands }
+fn told(brief: impl Into<String>, text: impl Into<String>) -> Next {
+    Next { brief: brief.into(), text: text.into(), commands: Vec::new() }
+}
+
+impl Next {
+    /// Returns the step with these commands behind those it has.
+    fn with(mut self, commands: impl IntoIterator<Item = String>) -> Next {
+        self.commands.extend(commands);
+        self
+    }
 }

@@ -10,53 +10,11 @@ use crate::settings::surroundings::Surroundings;
 
 /// Names and beginnings of names that a session sets for itself. That they are missing in another session says nothing
 /// about the command.
-const OF_A_SESSION: [&str; 45] = [
-    "ALACRITTY_",
-    "COLORFGBG",
-    "COLORTERM",
-    "COLUMNS",
-    "DBUS_",
-    "DESKTOP_",
-    "DISPLAY",
-    "GDM",
-    "GNOME_",
-    "GPG_",
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "KITTY_",
-    "KONSOLE_",
-    "LC_",
-    "LESS",
-    "LINES",
-    "LISTEN_",
-    "LS_COLORS",
-    "MAIL",
-    "MANAGERPID",
-    "NOTIFY_SOCKET",
-    "OLDPWD",
-    "OUTLAST_",
-    "PS1",
-    "PWD",
-    "QT_",
-    "SESSION_",
-    "SHLVL",
-    "SSH_",
-    "STY",
-    "SYSTEMD_",
-    "TERM",
-    "TERM_",
-    "TMUX",
-    "TMUX_",
-    "VSCODE_",
-    "VTE_VERSION",
-    "WEZTERM_",
-    "WINDOW",
-    "WINDOWID",
-    "XDG_",
-    "ZELLIJ",
-    "ZELLIJ_",
-    "_",
-];
+const OF_A_SESSION: &str = "\
+    ALACRITTY_ COLORFGBG COLORTERM COLUMNS DBUS_ DESKTOP_ DISPLAY GDM GNOME_ GPG_ INVOCATION_ID \
+    JOURNAL_STREAM KITTY_ KONSOLE_ LC_ LESS LINES LISTEN_ LS_COLORS MAIL MANAGERPID NOTIFY_SOCKET OLDPWD \
+    OUTLAST_ PS1 PWD QT_ SESSION_ SHLVL SSH_ STY SYSTEMD_ TERM TERM_ TMUX TMUX_ VSCODE_ VTE_VERSION \
+    WEZTERM_ WINDOW WINDOWID XDG_ ZELLIJ ZELLIJ_ _";
 
 /// Error of a file of `--env-file` that is not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -116,9 +74,9 @@ pub fn names(around: &Surroundings) -> Vec<String> {
 }
 
 fn is_of_a_session(name: &str) -> bool {
-    OF_A_SESSION.iter().any(|word| match word.ends_with('_') && *word != "_" {
+    OF_A_SESSION.split(' ').any(|word| match word.ends_with('_') && word != "_" {
         true => name.starts_with(word),
-        false => name == *word,
+        false => name == word,
     })
 }
 

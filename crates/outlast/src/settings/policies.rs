@@ -46,10 +46,9 @@ fn one(name: &str, value: &toml::Value) -> Result<NamedPolicy, String> {
         return Err("a policy's name is 1 to 128 of A-Z a-z 0-9 . _ : -".into());
     }
     let written: Written = file::read_as(value.clone())?;
-    type Read = fn(&str) -> Result<i64, values::BadValue>;
     let mut limits = Limits::default();
     for (word, unit, value, read) in [
-        ("usd", Unit::CostNanoUsd, &written.usd, values::usd as Read),
+        ("usd", Unit::CostNanoUsd, &written.usd, values::usd as values::Read),
         ("tokens", Unit::Tokens, &written.tokens, values::count),
         ("calls", Unit::Calls, &written.calls, values::count),
         ("loops", Unit::Loops, &written.loops, values::count),

@@ -14,10 +14,7 @@ use outlast_core::{
 };
 
 use super::store_address::Durability;
-use crate::render::{
-    amount::unit_word,
-    time::{self, BadMoment, When},
-};
+use crate::render::time::{self, BadMoment, When};
 
 /// A limit: a value of its unit, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +56,9 @@ pub enum BadValue {
     Credential,
 }
 
+/// Parser of an amount, in its unit's base.
+pub type Read = fn(&str) -> Result<i64, BadValue>;
+
 /// Parses an amount in dollars. Returns nano-USD.
 pub fn usd(text: &str) -> Result<i64, BadValue> {
     Ok(NanoUsd::parse(text)?.0)
@@ -75,21 +75,9 @@ pub fn ms(text: &str) -> Result<i64, BadValue> {
     Ok(duration::parse_ms(text)?)
 }
 
-/// Parses an amount of dollars that is added to a limit. Errors: 0 adds nothing.
-pub fn more_usd(text: &str) -> Result<i64, BadValue> {
-    more(text, usd)
-}
-
-pub fn more_count(text: &str) -> Result<i64, BadValue> {
-    more(text, count)
-}
-
-pub fn more_ms(text: &str) -> Result<i64, BadValue> {
-    more(text, ms)
-}
-
-fn more(text: &str, read: fn(&str) -> Result<i64, BadValue>) -> Result<i64, BadValue> {
-    match read(text)? {
+/// Returns the parser of an amount that is added to a limit, and that `read` parses. Errors: 0 adds nothing.
+pub fn more(read: Read) -> impl Fn(&str) -> Result<i64, BadValue> + Clone + Send + Sync + 'static {
+    move |text| match read(text)? {
         0 => Err(BadText::new("an amount to add", text, "for example 1: 0 adds nothing").into()),
         more => Ok(more),
     }
@@ -104,20 +92,9 @@ pub fn when(text: &str) -> Result<When, BadValue> {
     Ok(time::parse_when(text)?)
 }
 
-fn limit(text: &str, read: fn(&str) -> Result<i64, BadValue>) -> Result<Limit, BadValue> {
-    if text == "none" { Ok(Limit::None) } else { read(text).map(Limit::At) }
-}
-
-pub fn usd_limit(text: &str) -> Result<Limit, BadValue> {
-    limit(text, usd)
-}
-
-pub fn count_limit(text: &str) -> Result<Limit, BadValue> {
-    limit(text, count)
-}
-
-pub fn ms_limit(text: &str) -> Result<Limit, BadValue> {
-    limit(text, ms)
+/// Returns the parser of a limit that `read` parses, or of `none`.
+pub fn limit(read: Read) -> impl Fn(&str) -> Result<Limit, BadValue> + Clone + Send + Sync + 'static {
+    move |text| if text == "none" { Ok(Limit::None) } else { read(text).map(Limit::At) }
 }
 
 /// Parses an address and port on loopback. Errors: any other address.
@@ -270,7 +247,7 @@ pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {
 }
 
 pub fn unit() -> impl TypedValueParser<Value = Unit> {
-    words(Unit::ALL, unit_word)
+    words(Unit::ALL, Unit::word)
 }
 
 /// Builds the limits of a named budget, which can limit dollars, tokens and calls.
@@ -339,10 +316,10 @@ mod tests {
 
     #[test]
     fn values_are_read_as_typed() {
-        assert_eq!(usd_limit("0.25"), Ok(Limit::At(250_000_000)));
-        assert_eq!(usd_limit("none"), Ok(Limit::None));
-        assert_eq!(ms_limit("1h30m"), Ok(Limit::At(5_400_000)));
-        assert_eq!(count_limit("20"), Ok(Limit::At(20)));
+        assert_eq!(limit(usd)("0.25"), Ok(Limit::At(250_000_000)));
+        assert_eq!(limit(usd)("none"), Ok(Limit::None));
+        assert_eq!(limit(ms)("1h30m"), Ok(Limit::At(5_400_000)));
+        assert_eq!(limit(count)("20"), Ok(Limit::At(20)));
         assert_eq!(tag("team=a=b"), Ok(("team".into(), "a=b".into())));
         assert_eq!(kill_at("call:3"), Ok(KillAt { call: 3, mid: false }));
         assert_eq!(kill_at("call:12:mid"), Ok(KillAt { call: 12, mid: true }));
@@ -353,15 +330,15 @@ mod tests {
 
     #[test]
     fn what_a_flag_does_not_want_is_refused_with_an_example() {
-        fn check<T: std::fmt::Debug>(read: fn(&str) -> Result<T, BadValue>, texts: &[&str]) {
+        fn check<T: std::fmt::Debug>(read: impl Fn(&str) -> Result<T, BadValue>, texts: &[&str]) {
             for text in texts {
                 let error = read(text).unwrap_err().to_string();
                 assert!(error.contains("wanted"), "{text}: {error}");
             }
         }
-        check(usd_limit, &["", "5 usd", "-1", "None", "1e3"]);
-        check(count_limit, &["", "-1", "+1", "1.5", "99999999999999999999"]);
-        check(ms_limit, &["", "90", "1.5h"]);
+        check(limit(usd), &["", "5 usd", "-1", "None", "1e3"]);
+        check(limit(count), &["", "-1", "+1", "1.5", "99999999999999999999"]);
+        check(limit(ms), &["", "90", "1.5h"]);
         check(tag, &["", "team", "=x"]);
         check(variable, &["", "A-B", "1A", "A B"]);
         check(kill_at, &["call:0", "call:", "step:1", "call:1:end", "call:+1"]);

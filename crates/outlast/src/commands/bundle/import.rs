@@ -17,7 +17,6 @@ use crate::{program::told, render::short::short_id, supervisor::strays};
 )]
 pub struct ImportArgs {
     /// The file that outlast export --bundle wrote; `-` reads it from standard input
-    #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Directory that the run works in from now on, with its files; it is made, or is empty [default: the one of the same name]
     #[arg(long, value_name = "DIR")]
@@ -35,7 +34,7 @@ pub struct ImportArgs {
 ///
 /// Errors: `bundle_damaged`, `bundle_unsigned`, `bundle_unknown`, `bundle_newer`, `bundle_key`, `run_exists`, and a directory
 /// that has other files; nothing is written then.
-pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u8> {
     let here = context.around.directory();
     let verifier = args.verify.as_ref().map(|key| Verifier::read(&here.join(key))).transpose()?;
     let (is_piped, named) = (args.file == Path::new("-"), here.join(&args.file));
@@ -82,7 +81,7 @@ fn carry(
     received: Option<Workplace>,
     (store, context): (&dyn Store, &Context),
     page: &mut Page,
-) -> Result<String, CliError> {
+) -> Result<String> {
     let row = state::Table::Bundles.name(&digest.to_string());
     if let Some(known) = store.state(&row.namespace, &row.agent, &row.key)? {
         let ids = known.value.unwrap_or_default();
@@ -111,8 +110,8 @@ fn carry(
         snapshots.extend(manifest.brought_back.filter(|_| index == 0));
         let (Some((kept, works_in)), Some(newest)) = (of_run(view), snapshots.last()) else { continue };
         let mut files = Files::open(context, &view.run.id, kept, works_in, true)?;
-        held.push(files.objects.share().map_err(FilesError::from)?);
-        objects.copy_to(&mut files.objects, &snapshots).map_err(FilesError::from)?;
+        held.push(files.objects.share()?);
+        objects.copy_to(&mut files.objects, &snapshots)?;
         for snapshot in &snapshots {
             files.publish(store, snapshot, || Ok(()))?;
         }
@@ -153,7 +152,7 @@ fn carry(
 }
 
 /// Says that the bundle of this run was imported before.
-fn before(store: &dyn Store, run: String, page: &mut Page) -> Result<String, CliError> {
+fn before(store: &dyn Store, run: String, page: &mut Page) -> Result<String> {
     if page.look.json {
         page.json(&json!({ "run": run, "imported": false }))?;
         return Ok(run);
@@ -172,7 +171,7 @@ fn place_of<'a>(args: &'a ImportArgs, manifest: &'a Manifest) -> Option<&'a Path
 }
 
 /// Returns the directory that the run works in from now on. Errors: one that is not there and was not named.
-fn directory(old: &str, into: Option<&Path>, context: &Context) -> Result<String, CliError> {
+fn directory(old: &str, into: Option<&Path>, context: &Context) -> Result<String> {
     let new = match into {
         Some(into) => context.around.directory().join(into),
         None if Path::new(old).is_dir() => return Ok(old.to_owned()),

@@ -10,9 +10,8 @@ pub mod send;
 mod sign;
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{DirBuilder, File},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::PathBuf,
 };
 
 use outlast_core::{
@@ -22,19 +21,13 @@ use outlast_core::{
     words::Digest,
 };
 use outlast_files::{Id, Objects};
-use outlast_process::identity;
 use serde::Deserialize;
 
 use self::sign::{Signer, Verifier};
 use super::{export::ExportArgs, prelude::*};
 use crate::{
-    files::{Files, history::History, of_run},
-    program::{
-        error::{BundleError, RunError},
-        fence::fence,
-        run_directory,
-    },
-    settings::store_address::{Durability as Kept, StoreAddress},
+    program::{error::BundleError, fence::fence, run_directory},
+    settings::store_address::Durability as Kept,
 };
 
 /// Format of the bundles that this program writes, and the newest that it reads.
@@ -88,7 +81,7 @@ impl Manifest {
 }
 
 /// Returns the directory beside the store of bundles that are under way.
-fn bundles(context: &Context) -> Result<PathBuf, CliError> {
+fn bundles(context: &Context) -> Result<PathBuf> {
     Ok(run_directory::of_store(&context.place, "bundles", &context.around)?)
 }
 
@@ -100,7 +93,7 @@ struct Workplace {
 }
 
 impl Workplace {
-    fn new(context: &Context) -> Result<Workplace, CliError> {
+    fn new(context: &Context) -> Result<Workplace> {
         let (parent, mut make) = (bundles(context)?, DirBuilder::new());
         make.recursive(true).mode(0o700).create(&parent)?;
         let alone = File::open(&parent)?;
@@ -119,7 +112,7 @@ impl Workplace {
     }
 
     /// Opens the bundle's store; `create` makes it.
-    fn store(&self, context: &Context, create: bool) -> Result<std::sync::Arc<dyn Store>, CliError> {
+    fn store(&self, context: &Context, create: bool) -> Result<std::sync::Arc<dyn Store>> {
         let place = StoreAddress::File(self.path.join(archive::STORE));
         Context { place, ..context.clone() }.open(create, Kept::Full)
     }
@@ -145,7 +138,7 @@ impl Drop for Workplace {
 }
 
 /// Makes runs in a store, in one commit.
-fn put(store: &dyn Store, runs: Vec<Whole>, bundle: Option<Digest>) -> Result<Imported, CliError> {
+fn put(store: &dyn Store, runs: Vec<Whole>, bundle: Option<Digest>) -> Result<Imported> {
     let identity = identity::of_self()?;
     let import = Import {
         runs,
@@ -165,11 +158,7 @@ fn directory_of(view: &RunView) -> Option<String> {
 ///
 /// Errors: `files_in_use` for a run that has not stopped, `run_halted` for one that was moved; `bundle_exists`;
 /// `bundle_key`; `run_has_parent`. The run stays as it was then.
-pub fn export(
-    args: &ExportArgs,
-    file: &Path,
-    Desk { store, context, page, .. }: Desk,
-) -> Result<(), CliError> {
+pub fn export(args: &ExportArgs, file: &Path, Desk { store, context, page, .. }: Desk) -> Result {
     let view = find::run(store, &args.job)?;
     let file = context.around.directory().join(file);
     let signer = args.sign.as_ref().map(|key| Signer::read(&context.around.directory().join(key)));
@@ -194,7 +183,7 @@ pub fn export(
 }
 
 /// Checks that a run is no part of another one. Errors: `run_has_parent`.
-fn check_leaves_alone(store: &dyn Store, view: &RunView) -> Result<(), CliError> {
+fn check_leaves_alone(store: &dyn Store, view: &RunView) -> Result {
     let Some(parent) = view.run.parent else { return Ok(()) };
     Err(BundleError::Child { run: called(view), parent: called(&find::view(store, parent)?) }.into())
 }
@@ -206,7 +195,7 @@ fn leave(
     view: &RunView,
     begun: Moved,
     (into, signer): (Option<&str>, Option<&Signer>),
-) -> Result<(Moved, Manifest), CliError> {
+) -> Result<(Moved, Manifest)> {
     let (run, file) = (called(view), PathBuf::from(&begun.bundle));
     check_leaves_alone(store, view)?;
     if let status @ (Status::Running | Status::Waiting | Status::Sleeping) = view.run.status {
@@ -251,7 +240,7 @@ fn make(
     family: Vec<RunView>,
     file: &Path,
     (into, signer): (Option<&str>, Option<&Signer>),
-) -> Result<(Digest, Manifest), CliError> {
+) -> Result<(Digest, Manifest)> {
     let place = Workplace::new(context)?;
     let mut manifest = Manifest {
         format: FORMAT,
@@ -282,7 +271,7 @@ fn make(
                 manifest.brought_back = files.take_if_brought_back(&history)?;
                 snapshots.extend(manifest.brought_back);
             }
-            files.objects.copy_to(&mut objects, &snapshots).map_err(FilesError::from)?;
+            files.objects.copy_to(&mut objects, &snapshots)?;
         }
     }
     let runs = family.into_iter().map(|view| whole::read(store, view)).collect::<Result<Vec<_>, _>>()?;

@@ -25,7 +25,6 @@ const STOP: Duration = Duration::from_secs(60);
 )]
 pub struct MoveArgs {
     /// The run: its id, its name, or the start of its id
-    #[arg(value_name = "RUN")]
     pub run: String,
     /// The machine, as ssh knows it, and the directory there, which is made or is empty; /~/DIR is below the home directory [default: the one of the same name]
     #[arg(value_name = "ssh://[USER@]HOST[:PORT][/DIR]", value_parser = Destination::read)]
@@ -96,13 +95,15 @@ impl Destination {
 ///
 /// Errors: as [`export`]; `run_ended`; `move_cut_off` while it is not known to have arrived: the run is halted here then, and
 /// the same command goes on.
-pub fn send(args: &MoveArgs, Desk { store, by, context, page, wait }: Desk) -> Result<u8, CliError> {
+pub fn send(args: &MoveArgs, mut desk: Desk) -> Result<u8> {
+    let store = desk.store;
     let mut view = find::run(store, &args.run)?;
     let to = &args.to;
     check_leaves_alone(store, &view)?;
     if matches!(view.run.status, Status::Running | Status::Waiting | Status::Sleeping) {
-        view = tell::ask_to_stop(store, by, context, &view, STOP, wait)?.0;
+        view = tell::ask_to_stop(&mut desk, &view, STOP)?.0;
     }
+    let Desk { context, page, .. } = desk;
     if let status @ (Status::Completed | Status::Cancelled) = view.run.status {
         return Err(RunError::Ended { run: called(&view), status, verb: "move" }.into());
     }

@@ -37,7 +37,10 @@ use crate::{
         values::Limit,
     },
     program::{context::Context, error::CliError, exit_code, find, told},
-    settings::{keys, store_address::StoreAddress},
+    settings::{
+        keys::{self, Keys},
+        store_address::StoreAddress,
+    },
     supervisor::strays,
 };
 
@@ -146,20 +149,13 @@ impl Bed {
         self.refresh()?;
         let mut command = self.outlast("run", provider)?;
         command.args(["--run", RUN, "--record=all", "--restarts=0", "--files=off"]);
-        let limit = match usd {
-            Some(Limit::None) => Some("none".to_owned()),
-            Some(Limit::At(nano)) => Some(format!("{}.{:09}", nano / 1_000_000_000, nano % 1_000_000_000)),
-            None => None,
-        };
-        command.args(limit.map(|limit| format!("--usd={limit}")));
-        let names = match provider {
-            Some(_) => Upstream::ALL.map(Upstream::name).to_vec(),
-            None => {
-                let keys = self.context.keys()?;
-                Upstream::ALL.into_iter().filter(|u| keys.of(*u).is_some()).map(Upstream::name).collect()
-            }
-        };
-        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        command.args(usd.map(|usd| match usd {
+            Limit::None => "--usd=none".to_owned(),
+            Limit::At(nano) => format!("--usd={}.{:09}", nano / 1_000_000_000, nano % 1_000_000_000),
+        }));
+        let keys = if provider.is_some() { Keys::default() } else { self.context.keys()? };
+        let named = Upstream::ALL.into_iter().filter(|u| provider.is_some() || keys.of(*u).is_some());
+        let names: Vec<String> = named.map(|upstream| upstream.name().to_owned()).collect();
         if provider.is_some() {
             give_keys(&mut command, &names);
         }
@@ -238,16 +234,8 @@ impl Bed {
             false => {
                 let mut command = self.outlast("run", Some(provider))?;
                 command.env(told::CRASHTEST, self.socket());
-                command.args([
-                    "--run",
-                    RUN,
-                    "--usd=none",
-                    "--record=all",
-                    "--files=off",
-                    RESTARTS,
-                    "--env",
-                    told::CRASHTEST,
-                ]);
+                command.args(["--run", RUN, "--usd=none", "--record=all", "--files=off"]);
+                command.args([RESTARTS, "--env", told::CRASHTEST]);
                 command.arg("--").args(&self.command);
                 command
             }

@@ -1,9 +1,8 @@
 //! Live answers: what the recording does not have is asked of the real providers, through a proxy in this process, by one
 //! run that has a limit of dollars.
 
-use std::{future, net::SocketAddr, path::PathBuf};
+use std::{future, net::SocketAddr};
 
-use outlast_core::envelope::Limits;
 use outlast_mock::recorded::{Asked, pass_on};
 use outlast_server::door::Proxy;
 use tokio::{
@@ -12,7 +11,7 @@ use tokio::{
 };
 
 use super::super::{embedded, prelude::*};
-use crate::{cli::values::Limit, proxy_setup, settings::store_address::StoreAddress};
+use crate::{cli::values::Limit, proxy_setup};
 
 /// Run that buys all live answers of a crash test.
 const RUN: &str = "live";
@@ -26,7 +25,7 @@ pub struct Live {
 
 impl Live {
     /// Begins the proxy, with a store of its own. Errors: settings, keys or prices that are not understood; those of the store.
-    pub fn begin(context: &Context, store: PathBuf, usd: Limit, runtime: &Runtime) -> Result<Live, CliError> {
+    pub fn begin(context: &Context, store: PathBuf, usd: Limit, runtime: &Runtime) -> Result<Live> {
         let context = Context { place: StoreAddress::File(store), ..context.clone() };
         let mut random = [0; 16];
         context.entropy.fill(&mut random);

@@ -13,10 +13,14 @@ mod recording;
 mod report;
 mod stage;
 
-use std::{fs, net::SocketAddr, path::Component, sync::Arc, time::Instant};
+use std::{net::SocketAddr, path::Component, time::Instant};
 
 use outlast_mock as mock;
-use tokio::net::TcpListener;
+use outlast_process::{
+    reap,
+    signals::{ENDING, Signals},
+};
+use tokio::{net::TcpListener, runtime::Runtime};
 
 use self::{
     bed::{Bed, End},
@@ -30,13 +34,9 @@ use self::{
 use super::prelude::*;
 use crate::{
     cli::crashtest::{Boundary, CrashtestArgs, Death, Kind},
-    program::{error::MachineError, host, stops::Moment},
+    program::{host, stops::Moment},
     render::quote,
     settings::masks,
-};
-use outlast_process::{
-    reap,
-    signals::{ENDING, Signals},
 };
 
 /// Time that a life has, when the clean run took less than a twentieth of it.
@@ -49,7 +49,7 @@ const FIRST: Duration = Duration::from_secs(24 * 60 * 60);
 const SLOWER: u32 = 20;
 
 /// Runs the crash test and prints its report. Returns the exit code: 0 sound, 1 findings, 2 not testable.
-pub fn crashtest(args: &CrashtestArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+pub fn crashtest(args: &CrashtestArgs, context: &Context, page: &mut Page) -> Result<u8> {
     MachineError::check()?;
     let runtime = host::runtime(None)?;
     let report = match tested(args, context, &runtime) {
@@ -93,17 +93,11 @@ struct Clean {
 }
 
 /// Records, runs cleanly, kills, and returns what was found. Errors: the command cannot be tested.
-fn tested(
-    args: &CrashtestArgs,
-    context: &Context,
-    runtime: &tokio::runtime::Runtime,
-) -> Result<Report, CliError> {
+fn tested(args: &CrashtestArgs, context: &Context, runtime: &Runtime) -> Result<Report> {
     if let Some(file) = args.effects.as_ref().filter(|file| !is_inside(file)) {
         let message = format!("--effects {}: it is outside of this directory", file.display());
-        return Err(CliError::usage(
-            message,
-            Some("name a file by a path below the directory: each life gets a copy"),
-        ));
+        let hint = "name a file by a path below the directory: each life gets a copy";
+        return Err(CliError::usage(message, Some(hint)));
     }
     let below = Below::here()?;
     reap::become_subreaper()?;
@@ -123,18 +117,7 @@ fn tested(
         args.ignore.iter().cloned().chain(args.effects.iter().map(|file| file.display().to_string()));
     let ignored = Ignored::read(patterns)?;
     let mut test = Test { args, bed, stage, provider, ignored, clean: Clean::default() };
-    let mut report = Report {
-        sound: false,
-        calls,
-        boundaries: Vec::new(),
-        possible: 0,
-        planned: 0,
-        deaths: Vec::new(),
-        clean: Vec::new(),
-        notes: Vec::new(),
-        bare: None,
-        typed: typed(context),
-    };
+    let mut report = Report { calls, typed: typed(context), ..Report::default() };
     test.run_cleanly(&mut report)?;
     // Whatever differs without a death differs after one.
     if report.clean.is_empty() {
@@ -150,20 +133,12 @@ fn tested(
 }
 
 /// Returns the recording of the file that is named, or makes one.
-fn recorded(
-    args: &CrashtestArgs,
-    context: &Context,
-    bed: &Bed,
-    runtime: &tokio::runtime::Runtime,
-) -> Result<Recording, CliError> {
+fn recorded(args: &CrashtestArgs, context: &Context, bed: &Bed, runtime: &Runtime) -> Result<Recording> {
     let file = args.recording.as_ref().map(|file| context.around.directory().join(file));
     if let Some(kept) = file.as_deref().map(Recording::load).transpose()?.flatten() {
         return Ok(kept);
     }
-    let fake = match args.mock {
-        true => Some(runtime.block_on(mock::start(mock::Options::default()))?),
-        false => None,
-    };
+    let fake = if args.mock { Some(runtime.block_on(mock::start(mock::Options::default()))?) } else { None };
     say(if args.mock { "recording against a fake provider" } else { "recording: this run is paid for" });
     let recording = bed.record(fake.as_ref().map(mock::Handle::addr), args.usd)?;
     if let Some(file) = &file {
@@ -175,7 +150,7 @@ fn recorded(
 
 impl Test<'_> {
     /// Lives twice without a death: the first says what is right, the second what is not the same each time.
-    fn run_cleanly(&mut self, report: &mut Report) -> Result<(), CliError> {
+    fn run_cleanly(&mut self, report: &mut Report) -> Result {
         let began = Instant::now();
         let end = self.live(None, false, FIRST)?;
         self.clean.longest = SHORTEST.max(began.elapsed() * SLOWER);
@@ -187,12 +162,8 @@ impl Test<'_> {
         let scene = std::mem::take(&mut *self.stage.scene());
         report.boundaries =
             scene.passed.into_iter().map(|(at, what)| Row { place: place(at, &what), at }).collect();
-        self.clean = Clean {
-            stdout: end.stdout,
-            effects: self.effects(),
-            bought: scene.bought,
-            longest: self.clean.longest,
-        };
+        let (effects, longest) = (self.effects(), self.clean.longest);
+        self.clean = Clean { stdout: end.stdout, effects, bought: scene.bought, longest };
         if !report.clean.is_empty() {
             return Ok(());
         }
@@ -207,24 +178,22 @@ impl Test<'_> {
             return Err(self.bed.not_testable("played back again", again.code));
         }
         if self.args.stdout && again.stdout != self.clean.stdout {
-            report.clean.push(Finding {
-                fault: "stdout".into(),
-                what: "standard output is not the same in two clean runs".into(),
-                why: "it holds a time, a random number or an id: leave --stdout away, or print none".into(),
-            });
+            report.clean.push(Finding::new(
+                "stdout",
+                "standard output is not the same in two clean runs",
+                "it holds a time, a random number or an id: leave --stdout away, or print none",
+            ));
         }
         Ok(())
     }
 
     /// Kills at the boundaries that were passed, one death a life.
-    fn kill(&self, report: &mut Report) -> Result<(), CliError> {
+    fn kill(&self, report: &mut Report) -> Result {
         let kinds = if self.args.kinds.is_empty() { Kind::ALL.to_vec() } else { self.args.kinds.clone() };
-        let all = report
-            .boundaries
-            .iter()
-            .flat_map(|row| kinds.iter().map(|kind| Death { at: row.at, kind: *kind }));
+        let at_each =
+            |row: &Row| kinds.iter().map(|kind| Death { at: row.at, kind: *kind }).collect::<Vec<_>>();
         let all: Vec<Death> = match self.args.only.is_empty() {
-            true => all.collect(),
+            true => report.boundaries.iter().flat_map(at_each).collect(),
             false => self.args.only.clone(),
         };
         report.possible = all.len();
@@ -235,9 +204,8 @@ impl Test<'_> {
         };
         report.planned = planned.len();
         if report.planned < report.possible {
-            report
-                .notes
-                .push(format!("{} of {} deaths, spread evenly (--max)", report.planned, report.possible));
+            let note = format!("{} of {} deaths, spread evenly (--max)", report.planned, report.possible);
+            report.notes.push(note);
         }
         say(&format!("{} to try", some(report.planned as i64, "death")));
         let until = self.args.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
@@ -260,7 +228,7 @@ impl Test<'_> {
     }
 
     /// Tries one death, and returns what it brought to light.
-    fn tried(&self, death: Death, boundaries: &[Row]) -> Result<Tried, CliError> {
+    fn tried(&self, death: Death, boundaries: &[Row]) -> Result<Tried> {
         let end = self.live(Some(death), false, self.clean.longest)?;
         let diverged = self.divergences();
         let scene = std::mem::take(&mut *self.stage.scene());
@@ -278,10 +246,8 @@ impl Test<'_> {
             findings.extend(diverged);
             differences.clear();
         }
-        findings.extend(differences.into_iter().map(|Difference { path, what, sort }| Finding {
-            what: format!("{path} {what}"),
-            why: why(sort, &place),
-            fault: path,
+        findings.extend(differences.into_iter().map(|Difference { path, what, sort }| {
+            Finding::new(&path, format!("{path} {what}"), why(sort, &place))
         }));
         // A call that was in flight when its proxy died may be bought again, once. So is the one by which a CLI agent's
         // model is told of the death: no recorded answer is one to that.
@@ -289,12 +255,11 @@ impl Test<'_> {
         let allowed = lost + u32::from(scene.noted);
         let bought_again = scene.bought.saturating_sub(self.clean.bought + allowed);
         if bought_again > 0 && !told {
-            findings.push(Finding {
-                fault: "bought".into(),
-                what: format!("{} bought again", some(i64::from(bought_again), "call")),
-                why: "the next life asked for more than the dead one had left open: it has lost its place"
-                    .into(),
-            });
+            findings.push(Finding::new(
+                "bought",
+                format!("{} bought again", some(i64::from(bought_again), "call")),
+                "the next life asked for more than the dead one had left open: it has lost its place",
+            ));
         }
         Ok(Tried { at: death.at, kind: death.kind, reached: scene.died, told, bought_again, findings })
     }
@@ -315,11 +280,11 @@ impl Test<'_> {
                 )
             }
         };
-        Some(Finding { fault: "exit".into(), what, why: why.into() })
+        Some(Finding::new("exit", what, why))
     }
 
     /// Tries a death without Outlast. Returns whether all was right, and how many calls were bought again.
-    fn tried_bare(&self, death: Death) -> Result<(bool, u32), CliError> {
+    fn tried_bare(&self, death: Death) -> Result<(bool, u32)> {
         let death = Death { kind: Kind::Machine, ..death };
         let end = self.live(Some(death), true, self.clean.longest)?;
         let bought_again = self.stage.scene().bought.saturating_sub(self.clean.bought);
@@ -328,20 +293,17 @@ impl Test<'_> {
         Ok((is_right && bought_again == 0, bought_again))
     }
 
-    fn live(&self, death: Option<Death>, is_bare: bool, longest: Duration) -> Result<End, CliError> {
+    fn live(&self, death: Option<Death>, is_bare: bool, longest: Duration) -> Result<End> {
         self.bed.live(&self.stage, self.provider, death, is_bare, longest)
     }
 
     /// Returns how tree, effects and standard output differ from the clean run's.
-    fn differences(&self, end: &End) -> Result<Vec<Difference>, CliError> {
+    fn differences(&self, end: &End) -> Result<Vec<Difference>> {
         let mut found = compare::trees(&self.bed.path("clean"), &self.bed.work(), &self.ignored)?;
         if let Some(file) = &self.args.effects {
             let differs = compare::lines(&self.clean.effects, &self.effects());
-            found.extend(differs.map(|(what, sort)| Difference {
-                path: file.display().to_string(),
-                what,
-                sort,
-            }));
+            let path = file.display().to_string();
+            found.extend(differs.map(|(what, sort)| Difference { path, what, sort }));
         }
         // Earlier lives have printed, too.
         if self.args.stdout && !end.stdout.ends_with(&self.clean.stdout) {
@@ -355,11 +317,7 @@ impl Test<'_> {
     fn divergences(&self) -> Vec<Finding> {
         let why = "a time, a random number or an id stands in the prompt, or the agent has lost its place: take it in a \
                    step, or keep it in the run's state";
-        let finding = |what: &String| Finding {
-            fault: "diverged".into(),
-            what: format!("diverged: {what}"),
-            why: why.into(),
-        };
+        let finding = |what: &String| Finding::new("diverged", format!("diverged: {what}"), why);
         self.stage.scene().diverged.iter().map(finding).collect()
     }
 

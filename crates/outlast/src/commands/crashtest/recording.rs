@@ -1,7 +1,5 @@
 //! Recording of a run: its calls, each with the answer that it got.
 
-use std::fs;
-
 use outlast_core::run::masks::Rules;
 use outlast_server::{
     api::read::exchange::Exchange,
@@ -10,7 +8,7 @@ use outlast_server::{
 use serde::Deserialize;
 
 use super::noted;
-use crate::{agent::note::Note, commands::prelude::*, disk, render::text::exact_line};
+use crate::{agent::note::Note, commands::prelude::*, disk};
 
 /// Characters of two requests that are shown around the first difference.
 const SHOWN: usize = 60;
@@ -53,7 +51,7 @@ impl Call {
 impl Recording {
     /// Reads the calls of a run that has completed. Errors: a call to an upstream that is not served from recordings, one
     /// whose request or answer is not kept or is no text; those of the store.
-    pub fn of_run(store: &dyn Store, view: &RunView, keys: Vec<String>) -> Result<Recording, CliError> {
+    pub fn of_run(store: &dyn Store, view: &RunView, keys: Vec<String>) -> Result<Recording> {
         let mut calls = Vec::new();
         for entry in entries::each(store, view.run.no) {
             let entry = entry?;
@@ -82,7 +80,7 @@ impl Recording {
     }
 
     /// Reads the recording that a file holds; `None`: there is no file. Errors: it cannot be read, or is no recording.
-    pub fn load(path: &Path) -> Result<Option<Recording>, CliError> {
+    pub fn load(path: &Path) -> Result<Option<Recording>> {
         let text = match fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             read => read?,
@@ -97,13 +95,13 @@ impl Recording {
     }
 
     /// Writes the recording to a file of mode 0600: prompts and answers may be private.
-    pub fn save(&self, path: &Path) -> Result<(), CliError> {
+    pub fn save(&self, path: &Path) -> Result {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::from)?;
         Ok(disk::replace(path, &disk::beside(path, ".new"), &text)?)
     }
 
     /// Returns the same recording, of whose requests is left out what the user's masks name, and what the proxy adds.
-    pub fn with_rules(self, masks: Option<outlast_core::run::masks::Masks>) -> Result<Recording, CliError> {
+    pub fn with_rules(self, masks: Option<outlast_core::run::masks::Masks>) -> Result<Recording> {
         let mut masks = masks.unwrap_or_default();
         masks.leave_out.push("/stream_options".into());
         let rules = masks.compile().map_err(|e| CliError::usage(e.why, None))?;

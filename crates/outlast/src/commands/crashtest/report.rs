@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Report of a crash test.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub sound: bool,
     /// Calls of the recording.
@@ -69,9 +69,15 @@ pub struct Bare {
     pub bought_again: u32,
 }
 
+impl Finding {
+    pub fn new(fault: &str, what: impl Into<String>, why: impl Into<String>) -> Finding {
+        Finding { fault: fault.to_owned(), what: what.into(), why: why.into() }
+    }
+}
+
 impl Report {
     /// Prints the report.
-    pub fn print(&self, page: &mut Page) -> Result<(), CliError> {
+    pub fn print(&self, page: &mut Page) -> Result {
         if page.look.json {
             return Ok(page.json(self)?);
         }
@@ -141,10 +147,9 @@ impl Report {
             out.push_str(&format!("- **{head}**: {}  \n  {}  \n  `{again}`\n", found.what, found.why));
         };
         self.clean.iter().for_each(|one| found("without a death", one, &self.typed));
-        let faults = self.faults();
-        faults
-            .into_iter()
-            .for_each(|(tried, one, more)| found(&deaths(tried, more), one, &self.again(tried)));
+        for (tried, one, more) in self.faults() {
+            found(&deaths(tried, more), one, &self.again(tried));
+        }
         if !self.deaths.is_empty() {
             let table = self.table().render(Look::default(), 0);
             out.push_str(&format!("\n```text\n{table}```\n"));
@@ -208,15 +213,13 @@ impl Report {
         let columns: Vec<_> = ["BOUNDARY"].into_iter().chain(kinds).chain([""]).collect();
         let mut table = Table::new(columns);
         for row in &self.boundaries {
-            let cell = |kind| {
-                let tried = self.deaths.iter().find(|tried| tried.at == row.at && tried.kind == kind);
-                match tried {
-                    None => Cell::default(),
-                    Some(tried) if !tried.findings.is_empty() => Cell::painted("wrong", Paint::Bad),
-                    Some(tried) if !tried.reached => Cell::painted("-", Paint::Faint),
-                    Some(tried) if tried.told => Cell::painted("told", Paint::Care),
-                    Some(_) => Cell::painted("ok", Paint::Good),
-                }
+            let cell = |kind| match self.deaths.iter().find(|tried| tried.at == row.at && tried.kind == kind)
+            {
+                None => Cell::default(),
+                Some(tried) if !tried.findings.is_empty() => Cell::painted("wrong", Paint::Bad),
+                Some(tried) if !tried.reached => Cell::painted("-", Paint::Faint),
+                Some(tried) if tried.told => Cell::painted("told", Paint::Care),
+                Some(_) => Cell::painted("ok", Paint::Good),
             };
             let mut cells = vec![Cell::whole(row.at.to_string())];
             cells.extend(Kind::ALL.map(cell));

@@ -7,9 +7,8 @@ use super::{
 use crate::render::{
     next::is_unmetered,
     quote::word,
-    short::short,
     story::{asks, items, last_words, lives, newest, waited},
-    text::{exact_line, is_whole, wrapped},
+    text::{is_whole, wrapped},
 };
 
 const WIDTH: usize = 80;
@@ -87,39 +86,26 @@ impl Story {
 
     /// Tells the newest attempts, how the last one died, and who is waited for, in at most `room` lines.
     fn happened(&self, look: Look, room: usize) -> Vec<String> {
-        let mut out: Vec<String> = self
-            .looping()
-            .map(|looping| format!("  {}", clean_line(&looping, WIDTH - 2)))
-            .into_iter()
-            .collect();
+        let line = |text: &str, width: usize| clean_line(&format!("  {text}"), width);
+        let mut out: Vec<String> = self.looping().map(|looping| line(&looping, WIDTH)).into_iter().collect();
         out.extend(outlast_view::job(&self.view).map(|job| format!("  {}", items(&job))));
-        let mut asked: Vec<String> = self
-            .approvals
-            .iter()
-            .take(APPROVALS)
-            .map(|view| {
-                let what = asks(&view.detail.tool, &String::from_utf8_lossy(&view.arguments));
-                clean_line(&format!("  {what}"), WIDTH)
-            })
-            .collect();
+        let mut asked: Vec<String> = Vec::new();
+        for view in self.approvals.iter().take(APPROVALS) {
+            let what = asks(&view.detail.tool, &String::from_utf8_lossy(&view.arguments));
+            asked.push(line(&what, WIDTH));
+        }
         asked.extend(self.doubted_tools());
-        let left = room.saturating_sub(out.len() + asked.len());
-        out.extend(self.newest_attempts(look, left));
-        let left = room.saturating_sub(out.len() + asked.len());
-        let waits = newest(&self.waits).iter().rev().take(left).rev();
-        out.extend(waits.map(|wait| clean_line(&format!("  {}", waited(wait, self.now)), WIDTH)));
-        let left = room.saturating_sub(out.len() + asked.len());
-        out.extend(self.last_death(left));
-        if out.len() + asked.len() < room {
-            let words = self.last_words.iter().map(|words| format!("  {}", last_words(words)));
-            out.extend(words.map(|line| clean_line(&line, WIDTH)));
-        }
-        if out.len() + asked.len() < room {
-            out.extend(self.files.iter().map(|line| clean_line(&format!("  {line}"), usize::MAX)));
-        }
-        if out.len() + asked.len() < room {
-            out.extend(self.divergences().last().map(|line| clean_line(&format!("  {line}"), WIDTH)));
-        }
+        let left = |out: &[String]| room.saturating_sub(out.len() + asked.len());
+        out.extend(self.newest_attempts(look, left(&out)));
+        let waits = newest(&self.waits).iter().rev().take(left(&out)).rev();
+        out.extend(waits.map(|wait| line(&waited(wait, self.now), WIDTH)));
+        out.extend(self.last_death(left(&out)));
+        let words = self.last_words.as_ref().map(|words| line(&last_words(words), WIDTH));
+        out.extend(words.filter(|_| left(&out) > 0));
+        let files = self.files.as_ref().map(|files| line(files, usize::MAX));
+        out.extend(files.filter(|_| left(&out) > 0));
+        let diverged = self.divergences().pop().map(|diverged| line(&diverged, WIDTH));
+        out.extend(diverged.filter(|_| left(&out) > 0));
         out.extend(asked);
         out.truncate(room);
         out
@@ -179,36 +165,19 @@ impl Story {
         if !a.died() {
             return Vec::new();
         }
-        let mut out: Vec<String> = evidence
-            .open
-            .iter()
-            .take(room.min(2))
-            .map(|e| {
-                let what = clean_line(&entry::what(e), 40);
-                format!(
-                    "  in flight at its death: entry {}, {} {what}, {}",
-                    e.seq,
-                    e.kind.name(),
-                    e.state.word()
-                )
-            })
-            .collect();
-        out.extend(
-            self.journal
-                .refusal
-                .iter()
-                .take(room.saturating_sub(out.len()))
-                .map(|said| clean_line(&format!("  {said}"), WIDTH)),
-        );
+        let mut out = Vec::new();
+        for e in evidence.open.iter().take(room.min(2)) {
+            let (seq, kind, what) = (e.seq, e.kind.name(), clean_line(&entry::what(e), 40));
+            out.push(format!("  in flight at its death: entry {seq}, {kind} {what}, {}", e.state.word()));
+        }
+        let refusal = self.journal.refusal.as_ref().filter(|_| room > out.len());
+        out.extend(refusal.map(|said| clean_line(&format!("  {said}"), WIDTH)));
         let lines = evidence.lines.as_deref().unwrap_or_default();
         let count = self.lines.min(PRINTED).min(room.saturating_sub(out.len() + 1)).min(lines.len());
         if count > 0 {
             out.push("  it printed last:".into());
-            out.extend(
-                lines[lines.len() - count..]
-                    .iter()
-                    .map(|line| format!("    {}", clean_line(line, WIDTH - 4))),
-            );
+            let newest = &lines[lines.len() - count..];
+            out.extend(newest.iter().map(|line| format!("    {}", clean_line(line, WIDTH - 4))));
         }
         out
     }
@@ -224,19 +193,8 @@ impl Story {
         let mut out = wrapped(&paid, WIDTH - 2);
         out.extend(budget::left(&self.view, self.now));
         out.extend(self.plans.iter().flat_map(Shown::lines));
-        let told = [
-            "unmetered",
-            "unpriced",
-            "replayed",
-            "re-bought",
-            "waited",
-            "in doubt",
-            "in flight",
-            "overrun",
-            "unread",
-            "unbacked",
-        ];
-        let told = self.money().into_iter().filter(|line| told.iter().any(|word| line.starts_with(word)));
+        let told = "unmetered|unpriced|replayed|re-bought|waited|in doubt|in flight|overrun|unread|unbacked";
+        let told = self.money().into_iter().filter(|line| told.split('|').any(|word| line.starts_with(word)));
         out.extend(told.take(MONEY));
         out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()
     }

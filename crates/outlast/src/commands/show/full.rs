@@ -1,7 +1,5 @@
 //! All of a run's story, for `outlast show -v`.
 
-use outlast_core::run::Run;
-
 use super::{
     super::{budget, prelude::*},
     ENTRIES, Life, Story,
@@ -55,9 +53,7 @@ impl Story {
             out.push_str(&format!("  {}{}\n", clean(&why).replace('\n', "\n  "), self.waits_since()));
         }
         let mut facts: Vec<(&str, String)> = vec![("created", self.moment(run.created_at))];
-        if let Some(ended) = run.ended_at {
-            facts.push(("ended", self.moment(ended)));
-        }
+        facts.extend(run.ended_at.map(|ended| ("ended", self.moment(ended))));
         if let Some(command) = &spec.command {
             let argv: Vec<String> = command.argv.iter().map(|a| word(a)).collect();
             facts.push(("command", look::exact_line(&argv.join(" "), usize::MAX)));

@@ -2,9 +2,6 @@
 
 use std::collections::VecDeque;
 
-use outlast_core::run::Run;
-use outlast_server::api::read::gist;
-
 use super::{
     super::{evidence::Evidence, prelude::*, resolve},
     ENTRIES,

@@ -7,24 +7,13 @@ mod journal;
 mod money;
 mod object;
 
-use std::path::PathBuf;
-
 use outlast_core::{
     journal::approval,
-    reads::{
-        self,
-        called::called_now,
-        lives::{self, Drivers},
-        room::told_with_above,
-        unheld,
-    },
-    run::Run,
+    reads::{called::called_now, room::told_with_above},
     store::ApprovalFilter as Filter,
     words::Outage,
 };
-use outlast_process::identity;
-use outlast_server::api::read::gist;
-use outlast_view::{Wait, end_words};
+use outlast_view::Wait;
 
 use self::journal::Journal;
 use super::{evidence::Evidence, plan::Shown, prelude::*};
@@ -34,14 +23,8 @@ use crate::{
         servers::{self, ServerNames},
         session, truth,
     },
-    files::{
-        history::{History, last_call},
-        of_run,
-    },
-    program::{
-        resume_tax::{self, Tax},
-        run_directory::RunDirectory,
-    },
+    files::history::last_call,
+    program::resume_tax::{self, Tax},
     render::quote,
 };
 
@@ -52,7 +35,6 @@ use crate::{
 )]
 pub struct ShowArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// All of it: every limit, how each attempt died, money, tools, the last entries
     #[arg(long, short)]
@@ -67,7 +49,7 @@ const ENTRIES: usize = 6;
 
 /// Prints a run's story. `logs` returns the directory of a run's logs, `None` if it has none. If `args` names no run,
 /// the last run of the directory `here` is shown.
-pub fn show(args: &ShowArgs, Desk { store, context, page, .. }: Desk) -> Result<(), CliError> {
+pub fn show(args: &ShowArgs, Desk { store, context, page, .. }: Desk) -> Result {
     let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around);
     let logs = directory.ok().filter(|_| context.server.is_none()).map(|directory| directory.logs());
@@ -124,7 +106,7 @@ struct Story {
 }
 
 /// Tells how many changes of files a run has made, and how many of them after its last call.
-fn changed_files(store: &dyn Store, view: &RunView, place: &str) -> Result<Option<String>, CliError> {
+fn changed_files(store: &dyn Store, view: &RunView, place: &str) -> Result<Option<String>> {
     if of_run(view).is_none() {
         return Ok(None);
     }
@@ -139,7 +121,7 @@ fn changed_files(store: &dyn Store, view: &RunView, place: &str) -> Result<Optio
 }
 
 /// Reads the run's pending approvals.
-fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, CliError> {
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>> {
     if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
         return Ok(Vec::new());
     }
@@ -161,7 +143,7 @@ impl Story {
         mut view: RunView,
         logs: Option<&Path>,
         (lines, place): (usize, &str),
-    ) -> Result<Story, CliError> {
+    ) -> Result<Story> {
         let no = view.run.no;
         let halt = view.run.halt.clone().map(|halt| told_with_above(store, halt)).transpose()?;
         view.run.halt = halt;

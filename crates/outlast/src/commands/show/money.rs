@@ -1,9 +1,6 @@
 //! Money of a story: totals over its calls, and the lines that tell them.
 
-use std::collections::BTreeMap;
-
-use outlast_core::{envelope::Amounts, reads::unheld, run::attempt};
-use outlast_view::with_children;
+use outlast_core::{envelope::Amounts, run::attempt};
 
 use super::{
     super::{plan::Shown, prelude::*},
@@ -60,23 +57,24 @@ impl Calls {
 impl Story {
     /// Returns the lines about money; a line without an amount or count is left out.
     pub fn money(&self) -> Vec<String> {
-        let (run, e) = (&self.view.run, &self.view.envelope);
+        let (run, e, calls) = (&self.view.run, &self.view.envelope, &self.journal.calls);
+        let of_state = |s: State| calls.by_state.get(&s).copied().unwrap_or(0);
+        let (failed, open) = (of_state(State::Failed), of_state(State::Open));
+        let unread = attempt::unread(&self.attempts);
         let mut out = Vec::new();
-        let state = |s: State| self.journal.calls.by_state.get(&s).copied().unwrap_or(0);
-        if self.view.run.own.calls > 0 || with_children(&self.view).is_some() {
+        if run.own.calls > 0 || with_children(&self.view).is_some() {
             let word = if self.view.spec.login.is_some() { "priced" } else { "paid" };
             out.push(format!("{word:<9} {}", self.price("")));
         }
-        if state(State::Failed) > 0 {
-            let lost = match self.journal.calls.lost {
+        if failed > 0 {
+            let lost = match calls.lost {
                 0 => String::new(),
                 1 => ", 1 of them lost and charged as its retry".into(),
                 n => format!(", {n} of them lost and charged as their retries"),
             };
-            let (count, cost) = (some(state(State::Failed), "call"), usd(self.journal.calls.failed_nano_usd));
+            let (count, cost) = (some(failed, "call"), usd(calls.failed_nano_usd));
             out.push(format!("failed    {cost} usd for {count}{lost}"));
         }
-        // Before what the brief form may leave out: no sum has it.
         out.extend(self.unmetered.clone());
         if run.replayed > 0 {
             let saved = match run.saved_nano_usd {
@@ -88,43 +86,27 @@ impl Story {
         out.extend(resume_tax::line(&self.tax).map(|line| format!("{line}{}", self.avoidable())));
         out.extend(self.journal.waiting.line());
         out.extend(self.plans.iter().flat_map(Shown::lines));
-        if self.journal.untaken.answers > 0 {
-            out.push(format!("unused    {}, not asked for again so far", self.journal.untaken));
+        let untaken = &self.journal.untaken;
+        out.extend((untaken.answers > 0).then(|| format!("unused    {untaken}, not asked for again so far")));
+        out.extend(counted(calls.doubt_count, "call", |count| {
+            let held = usd(run.own.doubt_nano_usd);
+            format!("in doubt  {held} usd held for {count} without an answer, which may be paid")
+        }));
+        let live = usd(e.live(Unit::CostNanoUsd));
+        out.extend(counted(open, "call", |count| format!("in flight {live} usd reserved for {count}")));
+        out.extend(unheld::estimated(calls.estimated));
+        out.extend(unheld::unpriced(calls.unpriced));
+        out.extend(counted(calls.tried_again, "time", |count| {
+            format!("retried   {count}: the upstream refused for the moment, or was not reached")
+        }));
+        if !calls.overrun.is_zero() {
+            out.push(format!("overrun   {}: billed beyond the bound, recorded in full", bill(calls.overrun)));
         }
-        if self.journal.calls.doubt_count > 0 {
-            let count = some(self.journal.calls.doubt_count, "call");
-            out.push(format!(
-                "in doubt  {} usd held for {count} without an answer, which may be paid",
-                usd(self.view.run.own.doubt_nano_usd)
-            ));
-        }
-        let live = e.live(Unit::CostNanoUsd);
-        if state(State::Open) > 0 {
-            out.push(format!(
-                "in flight {} usd reserved for {}",
-                usd(live),
-                some(state(State::Open), "call")
-            ));
-        }
-        out.extend(unheld::estimated(self.journal.calls.estimated));
-        out.extend(unheld::unpriced(self.journal.calls.unpriced));
-        if self.journal.calls.tried_again > 0 {
-            let count = some(self.journal.calls.tried_again, "time");
-            out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
-        }
-        if !self.journal.calls.overrun.is_zero() {
-            let over = bill(self.journal.calls.overrun);
-            out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
-        }
-        let unread = attempt::unread(&self.attempts);
-        if unread > 0 {
-            let count = some(unread, "request");
-            out.push(format!(
-                "unread    {count} to providers' hosts that no model answers: logins, settings, lists"
-            ));
-        }
-        if !self.journal.calls.unbacked.is_zero() {
-            let unbacked = bill(self.journal.calls.unbacked);
+        out.extend(counted(unread, "request", |count| {
+            format!("unread    {count} to providers' hosts that no model answers: logins, settings, lists")
+        }));
+        if !calls.unbacked.is_zero() {
+            let unbacked = bill(calls.unbacked);
             out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out
@@ -152,6 +134,11 @@ impl Story {
             None => price,
         }
     }
+}
+
+/// Returns the line of what is counted, `1 call`; `None` if there is none.
+fn counted(count: i64, one: &str, line: impl Fn(String) -> String) -> Option<String> {
+    (count > 0).then(|| line(some(count, one)))
 }
 
 /// Smallest number of calls for which the line is printed.

@@ -1,7 +1,5 @@
 //! A run's story as JSON: the run as every face shows it, with its attempts, its calls and what they cost.
 
-use std::{collections::BTreeMap, path::PathBuf};
-
 use outlast_core::run::{Identity, attempt};
 use outlast_view::{
     Approval, Attempt, Entry, Plan, RunDetail,

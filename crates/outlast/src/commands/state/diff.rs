@@ -1,7 +1,5 @@
 //! `outlast state diff`: shows which keys an agent learnt, forgot and changed between two moments.
 
-use std::collections::BTreeMap;
-
 use outlast_core::{
     reads::places,
     state::{At, Item},
@@ -11,14 +9,14 @@ use super::{super::prelude::*, WIDTH, at};
 use crate::commands::state::DiffArgs;
 
 /// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     pub place: String,
     pub before: Option<Value>,
     pub after: Option<Value>,
 }
 
-pub fn diff(store: &dyn Store, args: &DiffArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn diff(store: &dyn Store, args: &DiffArgs, page: &mut Page) -> Result {
     let before = known(store, args, at(Some(args.from), &args.place.namespace, store)?)?;
     let after = known(store, args, at(args.to, &args.place.namespace, store)?)?;
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
@@ -40,11 +38,7 @@ pub fn diff(store: &dyn Store, args: &DiffArgs, page: &mut Page) -> Result<(), C
         counts[kind] += 1;
         let versions = (old.map(|i| i.version), new.map(|i| i.version));
         if page.look.json {
-            let all: Vec<Value> = found
-                .iter()
-                .map(|d| json!({ "place": d.place, "before": d.before, "after": d.after }))
-                .collect();
-            changes.push(json!({ "key": key, "from_version": versions.0, "to_version": versions.1, "differences": all }));
+            changes.push(json!({ "key": key, "from_version": versions.0, "to_version": versions.1, "differences": found }));
         } else {
             print(key, versions, &found, page)?;
         }
@@ -56,12 +50,7 @@ pub fn diff(store: &dyn Store, args: &DiffArgs, page: &mut Page) -> Result<(), C
     Ok(page.line(&format!("{} learnt, {forgotten} forgotten, {changed} changed", some(learnt, "key")))?)
 }
 
-fn print(
-    key: &str,
-    versions: (Option<i64>, Option<i64>),
-    found: &[Difference],
-    page: &mut Page,
-) -> Result<(), CliError> {
+fn print(key: &str, versions: (Option<i64>, Option<i64>), found: &[Difference], page: &mut Page) -> Result {
     let key = clean_line(key, WIDTH);
     let head = match versions {
         (None, Some(v)) => page.look.paint(Paint::Good, &format!("+ {key}  (version {v})")),
@@ -86,7 +75,7 @@ fn print(
 }
 
 /// Reads the values of all live keys of the agent, as of `at`.
-fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>, CliError> {
+fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>> {
     let items = places::keys(store, &args.place.namespace, &args.agent, at)?;
     Ok(items.into_iter().map(|i| (i.key.clone(), i)).collect())
 }

@@ -4,8 +4,7 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
     fs::File,
-    io::{self, BufRead, BufReader},
-    sync::Arc,
+    io::{BufRead, BufReader},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -68,7 +67,7 @@ struct Agent {
 
 impl Agent {
     /// Returns the position of the agent's next event.
-    fn next(&mut self, store: &dyn Store) -> Result<Option<Position>, CliError> {
+    fn next(&mut self, store: &dyn Store) -> Result<Option<Position>> {
         if self.ready.is_empty() && !self.done {
             let page = store.state_events(&self.range)?;
             self.done = page.events.len() < self.range.limit;
@@ -82,7 +81,7 @@ impl Agent {
 }
 
 /// Prints all commits in the order of the store's writes: the agents' events are merged by position.
-pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn dump(store: &dyn Store, args: &DumpArgs, page: &mut Page) -> Result {
     // Commits made during the dump are left to the next one.
     let until = store.state_position()?;
     let mut agents = agents(store, &args.namespace)?;
@@ -114,12 +113,7 @@ fn of_one_commit(a: &Event, b: &Event) -> bool {
         && (a.item.namespace == b.item.namespace || a.transaction.is_some() || a.item.at == b.item.at)
 }
 
-fn print(
-    store: &dyn Store,
-    runs: &mut Runs,
-    commit: &mut Vec<Event>,
-    page: &mut Page,
-) -> Result<(), CliError> {
+fn print(store: &dyn Store, runs: &mut Runs, commit: &mut Vec<Event>, page: &mut Page) -> Result {
     let Some(first) = commit.first() else { return Ok(()) };
     let (by, transaction) = (runs.by(store, &first.item)?, first.transaction.clone());
     let placed = |e: &Event| Version {
@@ -131,7 +125,7 @@ fn print(
     Ok(page.json_line(&Line { by, transaction, operations })?)
 }
 
-fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
+fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>> {
     let namespaces = match only {
         [] => places::namespaces(store)?.into_iter().map(|n| n.name).collect(),
         only => only.to_vec(),
@@ -147,7 +141,7 @@ fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
     Ok(agents)
 }
 
-pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result {
     let input: Box<dyn BufRead> = match &args.file {
         Some(path) => Box::new(BufReader::new(
             File::open(path).map_err(|why| InputError::NoDump { path: path.clone(), why })?,
@@ -174,10 +168,7 @@ pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result
         }
         let put = Put { actor: None, changes, transaction: Some(id) };
         // A transaction that was committed under this id before returns no versions.
-        match store.ask(put, Durability::Synced).wait()?.versions.is_empty() {
-            true => there += 1,
-            false => commits += 1,
-        }
+        if store.ask(put, Durability::Synced).wait()?.versions.is_empty() { there += 1 } else { commits += 1 }
     }
     if left_out > 0 {
         say(&format!(
@@ -205,7 +196,7 @@ impl Dumped {
 
 impl Operation {
     /// Converts to a change. `None` for a namespace that only a run, or only Outlast itself, may write.
-    fn change(self, line: usize) -> Result<Option<Change>, CliError> {
+    fn change(self, line: usize) -> Result<Option<Change>> {
         if Owner::of(&self.namespace) != Owner::Anyone {
             return Ok(None);
         }

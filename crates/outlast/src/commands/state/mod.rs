@@ -3,7 +3,7 @@
 mod diff;
 mod dump;
 
-use std::{cell, path::PathBuf};
+use std::cell;
 
 use outlast_core::{
     engine::Retain,
@@ -20,7 +20,7 @@ use outlast_server::{
 };
 
 use super::prelude::*;
-use crate::render::time::{When, rfc3339};
+use crate::render::time::rfc3339;
 
 /// Inspect and manage the agents' versioned state, current or at an earlier time
 ///
@@ -200,7 +200,6 @@ pub struct DumpArgs {
 #[derive(Args, Clone, Debug)]
 pub struct RestoreArgs {
     /// The dump; without it standard input
-    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
 
@@ -211,7 +210,7 @@ const KEYS: usize = 1_000;
 const WIDTH: usize = 100;
 
 /// Runs the `state` subcommands. With `replay -f`, `wait` is called between two looks at the state.
-pub fn state(args: &StateArgs, Desk { store, page, wait, .. }: Desk) -> Result<(), CliError> {
+pub fn state(args: &StateArgs, Desk { store, page, wait, .. }: Desk) -> Result {
     match &args.command {
         StateCommand::Get(args) => get(store, args, page),
         StateCommand::Keys(args) => keys(store, args, page),
@@ -226,7 +225,7 @@ pub fn state(args: &StateArgs, Desk { store, page, wait, .. }: Desk) -> Result<(
     }
 }
 
-fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliError> {
+fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result {
     let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
     let item = match args.at {
         None => store.state(namespace, agent, key)?,
@@ -246,7 +245,7 @@ fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result<(), CliErro
 }
 
 /// Returns the error for a missing value: never written, not yet written at that time, or deleted in that version.
-fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<CliError, CliError> {
+fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<CliError> {
     let (namespace, agent, key) = (&args.place.namespace, &args.agent, &args.key);
     let newest = store.state(namespace, agent, key)?.map(|i| i.version);
     let why = match (deleted, args.at, newest) {
@@ -266,7 +265,7 @@ fn not_there(store: &dyn Store, args: &GetArgs, deleted: Option<i64>) -> Result<
     .into())
 }
 
-fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliError> {
+fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result {
     let mut scan = Scan {
         namespace: args.place.namespace.clone(),
         agent: args.agent.clone(),
@@ -286,21 +285,13 @@ fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliEr
     let table = Table::new(["KEY", ">VERSION", ">COMMIT", "WRITTEN"]);
     let cells = listed.map(|l| {
         let l = l?;
-        let key = clean_line(&l.key, WIDTH);
-        Ok::<_, CliError>(vec![
-            Cell::new(key),
-            Cell::new(l.version.to_string()),
-            Cell::new(l.commit.to_string()),
-            Cell::new(rfc3339(l.at)),
-        ])
+        let (key, version, commit) = (clean_line(&l.key, WIDTH), l.version.to_string(), l.commit.to_string());
+        Ok::<_, CliError>([key, version, commit, rfc3339(l.at)].map(Cell::new).to_vec())
     });
-    match page.table(table, 0, cells)? {
-        0 => Ok(page.line("no keys")?),
-        _ => Ok(()),
-    }
+    page.table(table, cells, "no keys")
 }
 
-fn history(store: &dyn Store, args: &HistoryArgs, page: &mut Page) -> Result<(), CliError> {
+fn history(store: &dyn Store, args: &HistoryArgs, page: &mut Page) -> Result {
     let (mut after, oldest) = (0, cell::Cell::new(0));
     let items = rows(|| {
         let page = store.state_history(&args.place.namespace, &args.agent, &args.key, after, PAGE)?;
@@ -333,12 +324,7 @@ fn history(store: &dyn Store, args: &HistoryArgs, page: &mut Page) -> Result<(),
     Ok(())
 }
 
-fn replay(
-    store: &dyn Store,
-    args: &ReplayArgs,
-    page: &mut Page,
-    wait: &mut dyn FnMut(Duration),
-) -> Result<(), CliError> {
+fn replay(store: &dyn Store, args: &ReplayArgs, page: &mut Page, wait: &mut dyn FnMut(Duration)) -> Result {
     let now = store.now()?;
     let mut commits = Commits::new(EventRange {
         namespace: args.place.namespace.clone(),
@@ -408,7 +394,7 @@ fn moment(mark: Mark, now: Micros) -> Moment {
 /// Returns the moment to read at. Without a mark, the store's current position, so that all pages show one moment.
 ///
 /// Errors: a commit that does not exist yet, because its content is not known.
-fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliError> {
+fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At> {
     Ok(match mark.map(|m| store.now().map(|now| moment(m, now))).transpose()? {
         None => At::Position(store.state_position()?),
         Some(Moment::Commit(n)) => {
@@ -424,24 +410,20 @@ fn at(mark: Option<Mark>, namespace: &str, store: &dyn Store) -> Result<At, CliE
     })
 }
 
-pub fn namespaces(store: &dyn Store, page: &mut Page) -> Result<(), CliError> {
+pub fn namespaces(store: &dyn Store, page: &mut Page) -> Result {
     let found = places::namespaces(store)?;
     if page.look.json {
         let shown: Vec<_> = found.iter().map(show::namespace).collect();
         return Ok(page.json(&json!({ "namespaces": shown }))?);
     }
-    if found.is_empty() {
-        return Ok(page.line("nothing was written yet")?);
-    }
-    let mut table = Table::new(["NAMESPACE", ">COMMIT", "WRITTEN"]);
-    for n in &found {
-        let name = Cell::new(clean_line(&n.name, WIDTH));
-        table.row(vec![name, Cell::new(n.commit.to_string()), Cell::new(rfc3339(n.at))]);
-    }
-    Ok(page.text(&table.render(page.look, 0))?)
+    let cells = found.iter().map(|n| {
+        let cells = [clean_line(&n.name, WIDTH), n.commit.to_string(), rfc3339(n.at)];
+        Ok::<_, CliError>(cells.map(Cell::new).to_vec())
+    });
+    page.table(Table::new(["NAMESPACE", ">COMMIT", "WRITTEN"]), cells, "nothing was written yet")
 }
 
-pub fn agents(store: &dyn Store, namespace: &str, page: &mut Page) -> Result<(), CliError> {
+pub fn agents(store: &dyn Store, namespace: &str, page: &mut Page) -> Result {
     let found = places::agents(store, namespace)?;
     if page.look.json {
         return Ok(page.json(&json!({ "agents": found }))?);
@@ -456,7 +438,7 @@ pub fn agents(store: &dyn Store, namespace: &str, page: &mut Page) -> Result<(),
 }
 
 /// Sets the number of versions and compacts the namespace. Without a number, only prints the setting.
-pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result {
     let name = &args.place.namespace;
     let mut removed = 0;
     if let Some(keep) = args.versions {

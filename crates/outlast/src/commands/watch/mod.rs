@@ -4,25 +4,14 @@
 
 mod screen;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io::{self, Write as _},
-    time::Instant,
-};
+use std::{collections::HashMap, io::Write as _, time::Instant};
 
 use outlast_core::{
     engine::DecideApproval,
     journal::approval,
-    reads::{
-        self,
-        approvals::View,
-        lives::{self, Drivers},
-        runs::RunSearch,
-    },
+    reads::{approvals::View, runs::RunSearch},
     store::ApprovalFilter,
 };
-use outlast_process::identity;
-use outlast_server::api::read::gist;
 use outlast_view::Wait;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -37,7 +26,6 @@ use crate::{
     guard,
     program::actor::actor,
     render::look::{Look as Printed, Unwritten},
-    supervisor::strays,
 };
 
 /// Watch runs as they go, in the terminal
@@ -50,7 +38,6 @@ use crate::{
 )]
 pub struct WatchArgs {
     /// The run: its id, its name, or the start of its id; all runs where none is named
-    #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Print plain lines, on a terminal too
     #[arg(long)]
@@ -82,7 +69,7 @@ struct Position {
 }
 
 /// Runs `outlast watch` until the person leaves, or without a terminal until the run has ended. Returns the exit code.
-pub fn watch(args: WatchArgs, context: Context) -> Result<u8, CliError> {
+pub fn watch(args: WatchArgs, context: Context) -> Result<u8> {
     let (context, store) = (&context, &*context.reach()?);
     strays::look_after(store, context);
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
@@ -108,7 +95,7 @@ fn go(
     context: &Context,
     desk: &mut Position,
     terminal: &mut ratatui::DefaultTerminal,
-) -> Result<(), CliError> {
+) -> Result {
     let mut seen = Look::at(store, desk.place)?;
     let mut looked = Instant::now();
     loop {
@@ -249,7 +236,7 @@ pub struct Watched {
 }
 
 impl Look {
-    fn at(store: &dyn Store, place: Panel) -> Result<Look, CliError> {
+    fn at(store: &dyn Store, place: Panel) -> Result<Look> {
         let filter = ApprovalFilter { run: None, open: true, limit: APPROVALS };
         Ok(Look {
             now: store.now()?,
@@ -266,7 +253,7 @@ impl Look {
     }
 }
 
-fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>, CliError> {
+fn watched(store: &dyn Store, no: RunNo) -> Result<Option<Watched>> {
     let Some(view) = store.run(no)? else { return Ok(None) };
     let from = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
     let mut entries = store.entries(no, from, usize::try_from(2 * ENTRIES).unwrap_or(0))?;
@@ -298,7 +285,7 @@ fn follow(
     run: Option<RunNo>,
     context: &Context,
     wait: &mut dyn FnMut(Duration),
-) -> Result<(), CliError> {
+) -> Result {
     let (look, mut out) = (context.look, io::stdout().lock());
     if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
         let args = JournalArgs { run: Some(view.run.id.to_string()), follow: true, ..JournalArgs::default() };

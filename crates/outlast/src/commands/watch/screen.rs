@@ -1,10 +1,13 @@
 //! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
 
 use outlast_core::reads::approvals::View;
-use outlast_view::{end_words, job, with_children};
+use outlast_view::job;
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{
+        Constraint::{Fill, Length, Min},
+        Layout, Rect,
+    },
     style::{Color, Modifier, Style},
     text::{Line, Span, Text},
     widgets::{Cell, Paragraph, Row, Table, TableState, Wrap},
@@ -15,22 +18,22 @@ use crate::{
     commands::{plan::Shown, prelude::*},
     render::{
         amount::beside,
-        short::short,
         story::{asks, items, last_words, lives, newest, waited},
     },
 };
 
 const FAINT: Style = Style::new().fg(Color::DarkGray);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const RED: Style = Style::new().fg(Color::Red);
+const YELLOW: Style = Style::new().fg(Color::Yellow);
+const BLUE: Style = Style::new().fg(Color::Blue);
 const AT: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Most attempts of a run that are shown.
 const ATTEMPTS: usize = 5;
 
 pub(super) fn draw(frame: &mut Frame, desk: &Position, seen: &Look, store: &str) {
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])
-            .areas(frame.area());
+    let [head, body, foot] = Layout::vertical([Length(1), Min(3), Length(1)]).areas(frame.area());
     frame.render_widget(heading(desk, seen, store, head.width), head);
     match (desk.place, &seen.run) {
         (Panel::Approvals, _) => approvals(frame, body, desk, seen),
@@ -50,7 +53,7 @@ fn heading<'a>(desk: &Position, seen: &Look, store: &str, width: u16) -> Line<'a
     };
     let asks = match waiting {
         0 => Span::raw(""),
-        n => Span::styled(format!(" {n} waiting for you (p) "), Style::new().fg(Color::Yellow).patch(STRONG)),
+        n => Span::styled(format!(" {n} waiting for you (p) "), YELLOW.patch(STRONG)),
     };
     let room = usize::from(width).saturating_sub(title.len() + 40);
     Line::from(vec![
@@ -115,13 +118,13 @@ fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
     };
     let (full, reserved) = (cells(spent), cells(spent.saturating_add(held)));
     let colour = match spent {
-        s if s >= limit => Color::Red,
-        s if s >= limit / 10 * 8 => Color::Yellow,
-        _ => Color::Blue,
+        s if s >= limit => RED,
+        s if s >= limit / 10 * 8 => YELLOW,
+        _ => BLUE,
     };
     Line::from(vec![
-        Span::styled("█".repeat(full), Style::new().fg(colour)),
-        Span::styled("▒".repeat(reserved - full), Style::new().fg(colour)),
+        Span::styled("█".repeat(full), colour),
+        Span::styled("▒".repeat(reserved - full), colour),
         Span::styled("░".repeat(width - reserved), FAINT),
         Span::raw(format!(" {own} of {}{listed}", usd(limit))),
     ])
@@ -160,16 +163,10 @@ fn runs(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
         }
         Row::new(cells)
     });
-    let mut columns = vec![
-        Constraint::Length(13),
-        Constraint::Min(16),
-        Constraint::Length(28),
-        Constraint::Length(6),
-        Constraint::Length(7),
-    ];
+    let mut columns = vec![Length(13), Min(16), Length(28), Length(6), Length(7)];
     let mut titles = vec!["status", "run", "spent, usd", " calls", "    age"];
     if wide {
-        columns.push(Constraint::Fill(2));
+        columns.push(Fill(2));
         titles.push("why");
     }
     let header = Row::new(titles).style(FAINT);
@@ -182,7 +179,7 @@ fn run(frame: &mut Frame, area: Rect, watched: &Watched, seen: &Look) {
     let mut head = story(watched, seen, area.width);
     let tall = u16::try_from(head.len()).unwrap_or(u16::MAX).min(area.height.saturating_sub(4));
     head.truncate(usize::from(tall));
-    let [top, bottom] = Layout::vertical([Constraint::Length(tall), Constraint::Min(1)]).areas(area);
+    let [top, bottom] = Layout::vertical([Length(tall), Min(1)]).areas(area);
     frame.render_widget(Paragraph::new(Text::from(head)), top);
     journal(frame, bottom, watched);
 }
@@ -198,10 +195,8 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         status(run.status),
         Span::styled(format!("  {}", short(view)), FAINT),
     ])];
-    lines.extend(
-        run.why()
-            .map(|why| Line::styled(format!(" {}", clean_line(&why, room)), Style::new().fg(Color::Red))),
-    );
+    let line = |text: &str, style: Style| Line::styled(format!(" {}", clean_line(text, room)), style);
+    lines.extend(run.why().map(|why| line(&why, RED)));
     let is_limited = view.envelope.limits[Unit::CostNanoUsd].is_some();
     let mut money = meter(view, if is_limited { 20 } else { 0 }).spans;
     money.insert(0, Span::raw(if is_limited { " " } else { "" }));
@@ -223,13 +218,10 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     for a in watched.attempts.iter().skip(earlier) {
         let up = watched.drivers.up_ms(a, seen.now);
         let (how, style) = match &a.exit {
-            _ if a.is_open() => ("up".to_owned(), Style::new().fg(Color::Blue)),
+            _ if a.is_open() => ("up".to_owned(), BLUE),
             Some(exit) => {
                 let end = end_words(exit, watched.drivers.loss(view, &watched.attempts, a));
-                match a.died() {
-                    true => (format!("✗ {end}"), Style::new().fg(Color::Red)),
-                    false => (end, Style::new()),
-                }
+                if a.died() { (format!("✗ {end}"), RED) } else { (end, Style::new()) }
             }
             None => ("ended".to_owned(), Style::new()),
         };
@@ -239,24 +231,18 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
             Span::styled(clean_line(&how, room.saturating_sub(44).max(10)), style),
         ]));
     }
-    for wait in newest(&watched.waits) {
-        let text = format!(" {}", clean_line(&waited(wait, seen.now), room));
-        lines.push(Line::styled(text, Style::new().fg(Color::Yellow)));
-    }
-    if let Some(words) = &watched.last_words {
-        lines.push(Line::raw(format!(" {}", clean_line(&last_words(words), room))));
-    }
+    lines.extend(newest(&watched.waits).iter().map(|wait| line(&waited(wait, seen.now), YELLOW)));
+    lines.extend(watched.last_words.iter().map(|words| line(&last_words(words), Style::new())));
     for asked in seen.approvals.iter().filter(|asked| asked.run == run.id) {
         let text = asks(&asked.detail.tool, &String::from_utf8_lossy(&asked.arguments));
-        lines.push(Line::styled(format!(" {}", clean_line(&text, room)), Style::new().fg(Color::Yellow)));
+        lines.push(line(&text, YELLOW));
     }
-    let next = next(view, &called(view));
-    if !matches!(run.status, Status::Running) {
-        lines.push(Line::styled(format!(" {}", clean_line(&next.text, room)), FAINT));
+    if run.status != Status::Running {
+        let next = next(view, &called(view));
+        lines.push(line(&next.text, FAINT));
         lines.extend(next.commands.iter().take(2).map(|c| Line::raw(format!(" → {}", clean_line(c, room)))));
     }
-    let plans = watched.plans.iter().flat_map(Shown::lines);
-    lines.extend(plans.map(|line| Line::styled(format!(" {}", clean_line(&line, room)), FAINT)));
+    lines.extend(watched.plans.iter().flat_map(Shown::lines).map(|told| line(&told, FAINT)));
     lines.push(Line::raw(""));
     lines
 }
@@ -277,16 +263,7 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
             Cell::from(Line::from(format!("@{}", e.attempt.0)).right_aligned()),
         ])
     });
-    let columns = [
-        Constraint::Length(6),
-        Constraint::Length(8),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Fill(1),
-        Constraint::Length(8),
-        Constraint::Length(12),
-        Constraint::Length(4),
-    ];
+    let columns = [Length(6), Length(8), Length(10), Length(10), Fill(1), Length(8), Length(12), Length(4)];
     let titles = [" entry", "time", "kind", "state", "what", "    took", "         usd", "   @"];
     let table = Table::new(rows, columns).header(Row::new(titles).style(FAINT)).column_spacing(1);
     frame.render_widget(table, area);
@@ -310,7 +287,7 @@ fn approvals(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
         return frame.render_widget(Line::styled(" nobody waits for you", FAINT), area);
     };
     let rows = u16::try_from(seen.approvals.len()).unwrap_or(u16::MAX).min(area.height / 3) + 1;
-    let [list, one] = Layout::vertical([Constraint::Length(rows), Constraint::Min(1)]).areas(area);
+    let [list, one] = Layout::vertical([Length(rows), Min(1)]).areas(area);
     let listed = seen.approvals.iter().map(|view| {
         Row::new(vec![
             Cell::from(Line::styled(clean_line(&view.detail.tool, 40), STRONG)),
@@ -318,7 +295,7 @@ fn approvals(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
             Cell::from(Line::from(time::age(seen.now.ms_since(view.asked_at))).right_aligned()),
         ])
     });
-    let columns = [Constraint::Length(24), Constraint::Fill(1), Constraint::Length(6)];
+    let columns = [Length(24), Fill(1), Length(6)];
     let header = Row::new(["tool", "run", " asked"]).style(FAINT);
     let table = Table::new(listed, columns).header(header).row_highlight_style(AT);
     frame.render_stateful_widget(table, list, &mut TableState::default().with_selected(Some(at)));
@@ -329,19 +306,17 @@ fn approvals(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
 fn asked<'a>(view: &View, now: Micros) -> Paragraph<'a> {
     let left = view.detail.expires_at.ms_since(now).max(0);
     let effect = view.detail.side_effect.as_deref().map_or_else(String::new, |e| format!(" ({e})"));
+    let tool = clean_line(&view.detail.tool, 60);
     let mut lines = vec![
         Line::raw(""),
         Line::from(vec![
-            Span::styled(
-                format!(" {}{}", clean_line(&view.detail.tool, 60), clean_line(&effect, 30)),
-                STRONG,
-            ),
+            Span::styled(format!(" {tool}{}", clean_line(&effect, 30)), STRONG),
             Span::styled(format!("  {}, {} left, run {}", view.id, time::about(left), view.run), FAINT),
         ]),
     ];
     let text = String::from_utf8_lossy(&view.arguments);
     let pretty = serde_json::from_str::<Box<serde_json::value::RawValue>>(&text).map(|raw| raw.to_string());
-    let shown = crate::render::text::clean(pretty.as_deref().unwrap_or(&text));
+    let shown = clean(pretty.as_deref().unwrap_or(&text));
     lines.extend(shown.lines().map(|line| Line::raw(format!(" {line}"))));
     Paragraph::new(lines).wrap(Wrap { trim: false })
 }
