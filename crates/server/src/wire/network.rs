@@ -304,7 +304,7 @@ mod tests {
         let own = rcgen::generate_simple_self_signed(vec!["llm.corp".into()]).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), own.cert.pem()).unwrap();
-        let all = |path: &str| Authorities::of(&|name| (name == "SSL_CERT_FILE").then(|| path.into()));
+        let all = |path: &str| Named::by(&|name| (name == "SSL_CERT_FILE").then(|| path.into())).read();
         let named = all(file.path().to_str().unwrap());
         assert_eq!((named.all, named.named), (vec![own.cert.der().clone()], true));
         let gone = all("/not/there.pem");
