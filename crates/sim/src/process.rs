@@ -231,7 +231,7 @@ impl Process {
         let wants = Wants {
             upstream: "sim".to_owned(),
             way: Digest::of(b"sim"),
-            request: Digest::of(&client.place(attempt, out.engine.bug).key.0),
+            request: r.digest(),
             is_of_item: false,
             account: (None, "sim-1".to_owned()),
             rate: out.rate,
