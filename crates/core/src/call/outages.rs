@@ -3,8 +3,9 @@
 //! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
 //! the third 5xx or 403 in a row. Any other answer to a try that was sent since ends it, and where no connection was made, the
 //! first one that is made. An answer to an older try tells nothing: what was in flight may end well while all else fails.
-//! A request that failed while others were answered fails by itself: it begins no outage, however often it is asked. So
-//! does one in a batch's item where only such requests are left, if an older answer has come since they began to fail.
+//! A call that failed while others were answered fails by itself: it begins no outage. In a batch's item that holds for its
+//! request, however often it is asked, and also where only such requests are left, if an older answer has come since they
+//! began to fail.
 //! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
 //! a probe that hangs keeps nobody else from asking.
 
@@ -46,8 +47,9 @@ pub struct Outages {
     pub lent_ms: u64,
     longest_pause_ms: u64,
     failing: HashMap<Digest, Failing>,
-    /// Requests that failed before others were answered, oldest first. Another failure of such a request is its own.
-    alone: Vec<Digest>,
+    /// Requests that failed before others were answered, oldest first. Another failure of such a request is its own. One that
+    /// no item asks is forgotten with its call: in a later outage nobody would wait for it.
+    alone: Vec<FailedRequest>,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,10 @@ struct FailedRequest {
 }
 
 impl FailedRequest {
+    fn is_remembered(&self) -> bool {
+        self.is_of_item || self.call.is_some()
+    }
+
     /// Returns whether its failures may be its own, if nothing but such requests fails.
     fn may_be_alone(&self) -> bool {
         self.is_of_item && self.failures >= FAILURES
@@ -148,7 +154,7 @@ impl Outages {
 
     /// Returns whether a failure of this cause is the request's own.
     pub fn fails_alone(&self, wants: &Wants, cause: Cause) -> bool {
-        !cause.is_certain() && self.alone.contains(&wants.request)
+        !cause.is_certain() && self.alone.iter().any(|failed| failed.digest == wants.request)
     }
 
     /// Notes that the upstream answered a try for `wants` that was sent at `sent_ms`. Returns whether that ended an outage.
@@ -159,14 +165,14 @@ impl Outages {
             return false;
         }
         let was_out = self.ended(&wants.way);
-        self.alone.retain(|request| *request != wants.request);
+        self.alone.retain(|failed| failed.digest != wants.request);
         was_out
     }
 
     /// Ends the upstream's row of failures, after which those requests fail by themselves. Returns whether it was an outage.
     fn ended(&mut self, way: &Digest) -> bool {
         let Some(over) = self.failing.remove(way) else { return false };
-        self.alone.extend(over.requests.iter().map(|failed| failed.digest));
+        self.alone.extend(over.requests.into_iter().filter(FailedRequest::is_remembered));
         let too_many = self.alone.len().saturating_sub(MOST_ALONE);
         self.alone.drain(..too_many);
         over.out_since_ms.is_some()
@@ -213,6 +219,10 @@ impl Outages {
 
     /// Forgets `who`, which has ended, and frees the place of the probe for another call, if `who` has it.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
+        for failed in &mut self.alone {
+            failed.call.take_if(|call| *call == who);
+        }
+        self.alone.retain(FailedRequest::is_remembered);
         if let Some(failing) = self.failing.get_mut(way) {
             for failed in &mut failing.requests {
                 failed.call.take_if(|call| *call == who);
@@ -326,6 +336,7 @@ mod tests {
         outages.give_back(&U, call(3));
         let next = outages.failed(&wants(3), call(33), Cause::Failing(504), 0);
         assert_eq!(next, None, "another call for the same");
+        outages.give_back(&U, call(33));
         assert!(
             outages.failed(&wants(3), call(3), Cause::NoConnection, 0).is_some(),
             "that is no call's own"
@@ -340,7 +351,15 @@ mod tests {
         assert!(fails(&mut outages, 4).is_some() && outages.answered(&wants(4), 0));
         let row = [4, 4].map(|n| fails(&mut outages, n));
         assert_eq!(row, [None, None], "it was answered itself");
-        assert!(fails(&mut outages, 4).is_some());
+        assert!(fails(&mut outages, 4).is_some() && outages.answered(&wants(5), 0));
+        let agents = Wants { is_of_item: false, ..wants(6) };
+        for call_of in [61, 62] {
+            let row = [0; 3].map(|_| outages.failed(&agents, call(call_of), Cause::Failing(504), 0));
+            assert!(row[2].is_some(), "an agent's next call is held as its first one was: {row:?}");
+            assert!(outages.answered(&wants(5), 0));
+            assert_eq!(outages.failed(&agents, call(call_of), Cause::Failing(504), 0), None);
+            outages.give_back(&U, call(call_of));
+        }
     }
 
     // Bug: three such requests, the last of their batch, were an outage without an end.
