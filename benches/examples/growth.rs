@@ -9,12 +9,11 @@ use std::{collections::VecDeque, env, sync::Arc};
 use outlast_bench::{begin_step, driver, open_at, register, result, start};
 use outlast_core::{
     engine::{
-        actor::Actor,
         call::{
             admit::{Admission, Admit},
             settle::{Bill, Close, Settle},
         },
-        op::Op,
+        op::{Actor, Op},
         run::tell::{Tell, Word},
     },
     envelope::unit::Unit,

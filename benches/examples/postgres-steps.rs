@@ -9,7 +9,7 @@ use std::{env, sync::Arc, time::Instant};
 
 use outlast_bench::{begin_step, driver, open_at, register, result, start};
 use outlast_core::{
-    engine::actor::Actor,
+    engine::op::Actor,
     store::{Ask as _, Durability::Synced, Store},
 };
 use tokio::runtime::{Builder, Runtime};

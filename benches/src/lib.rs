@@ -6,8 +6,7 @@ use std::sync::Arc;
 use outlast::program::host::{OsEntropy, SystemClock};
 use outlast_core::{
     engine::{
-        actor::Actor,
-        op::{Op, Outcome},
+        op::{Actor, Op, Outcome},
         run::{
             claim::{Claim, Claimed},
             process::Register,

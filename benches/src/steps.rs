@@ -7,7 +7,7 @@ use std::{
 
 use outlast_bench::{begin_step, driver, register, result, start};
 use outlast_core::{
-    engine::{actor::Actor, op::Op},
+    engine::op::{Actor, Op},
     store::{Ask as _, Durability, Store},
     words::id::{RunNo, Seq},
 };

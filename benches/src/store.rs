@@ -10,8 +10,8 @@ use std::{
 use outlast_bench::{driver, open_at, register, start};
 use outlast_core::{
     engine::{
-        actor::Actor,
         checkpoint::{Checkpoint, Name},
+        op::Actor,
         run::{
             claim::Claim,
             tell::{Tell, Word},

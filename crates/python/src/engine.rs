@@ -21,8 +21,9 @@ use outlast_core::{
     envelope::{Limits, PerUnit, Refusal, Unit},
     journal::{ItemRow, Kind},
     reads::{
+        entries,
         forks::{Point, id_of, prepare},
-        items, unheld,
+        unheld,
     },
     run::{OnDivergence, Policy, Spec, Status},
     state::Retention,
@@ -256,7 +257,7 @@ impl Engine {
 
     /// Returns whether a call of the item's newest try may be paid and left no answer.
     fn has_paid_in_vain(&self, py: Python<'_>, run: i64, seq: i64) -> PyResult<bool> {
-        self.shared.read(py, |core| items::has_paid_in_vain(&*core.store, RunNo(run), Seq(seq)))
+        self.shared.read(py, |core| entries::has_paid_in_vain(&*core.store, RunNo(run), Seq(seq)))
     }
 
     /// Returns the number of a run's calls whose charge is an estimate.

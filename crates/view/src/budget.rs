@@ -5,7 +5,7 @@ use outlast_core::{
         Envelope, Unit,
         budget::{self, BudgetView, UNITS},
     },
-    reads::room,
+    reads::budgets,
     store::{self, RunView, Store},
     words::{Micros, RunId},
 };
@@ -81,7 +81,7 @@ shape! {
 impl NamedBudget {
     /// Returns all named budgets as they are now. Errors: those of the store.
     pub fn all(store: &dyn Store) -> Result<Vec<NamedBudget>, store::Error> {
-        let (now, mut waiting) = (store.now()?, room::waiting(store)?);
+        let (now, mut waiting) = (store.now()?, budgets::waiting(store)?);
         let budgets = store.budgets()?;
         let mut waiting_for = |name: &str| waiting.remove(name).unwrap_or_default();
         Ok(budgets.iter().map(|b| NamedBudget::new(b, waiting_for(b.budget.name.as_str()), now)).collect())

@@ -1,19 +1,12 @@
 //! Verbs on approvals: request one, decide one.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    engine::{
-        Actor, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    envelope::Unit,
+    engine::prelude::*,
     journal::{
-        ApprovalId, Kind, Payload, Role, State,
+        ApprovalId,
         approval::{Answer, ApprovalDetail, Decision, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
     },
-    run::{Claims, rules::Rules, status},
-    words::{AttemptNo, Digest, Micros, RunNo, Seq, Slot},
+    run::{Claims, rules::Rules},
 };
 
 /// Scope of all approval entries in the journal. The approval itself names its iteration.

@@ -1,14 +1,11 @@
 //! Verbs on named budgets: set, raise and remove one, and charge runs to it.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    engine::{Error, Loaded, Need, rule::windows},
+    engine::prelude::*,
     envelope::{
-        Budget, Limits, Per, Unit,
+        Per,
         budget::{Name, Past, Terms, UNITS},
     },
-    words::{BudgetNo, Micros, Row, RunNo},
 };
 
 /// Source of a budget's terms.

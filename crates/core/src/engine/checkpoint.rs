@@ -2,17 +2,7 @@
 
 use std::ops::Deref;
 
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    engine::{
-        Actor, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    envelope::Unit,
-    journal::{Kind, Payload, Role, State},
-    words::{Micros, Seq, Slot},
-};
+use crate::engine::prelude::*;
 
 /// Appends a checkpoint; the newest of a name counts. Synced.
 ///

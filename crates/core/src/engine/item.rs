@@ -1,20 +1,12 @@
 //! Verbs on the items of a batch: claim, record, give back, reset, and the number that is expected.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    engine::{
-        Actor, Change, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    envelope::Amounts,
+    engine::prelude::*,
     journal::{
-        Entry, ItemClaim, ItemEnded, ItemRun, Kind, OnChange, Opening, Payload, Role, State,
+        ItemClaim, ItemEnded, ItemRun, OnChange,
         job::{ItemDetail, MOST_DEATHS, MOST_FAILED_STARTS, SCOPE, Standing},
         scope,
     },
-    run::{Life, Status, status::Event},
-    words::{Digest, InstanceNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Claims the item `key` of a job, or says why there is nothing to run.

@@ -1,9 +1,9 @@
 //! The engine: verbs, in one file where they tell one story. Each verb names the rows it needs and decides on them as a pure function.
 
 mod error;
+mod prelude;
 
 pub mod act;
-pub mod actor;
 pub mod approval;
 pub mod budget;
 pub mod call;
@@ -23,7 +23,6 @@ pub mod tool;
 
 pub use self::{
     act::{InName, Named},
-    actor::Actor,
     approval::{Asker, DecideApproval, RequestApproval},
     budget::{ApplyBudget, BudgetSet, RaiseBudget, RemoveBudget, SetBudget, Source},
     call::{
@@ -36,21 +35,20 @@ pub use self::{
     item::{ClaimItem, ExpectItems, ItemEnd, RecordItem, ResetItem, ReturnItem, SpareItem},
     loaded::{Loaded, Need, Numbers},
     notify::PutDelivery,
-    op::{Op, Outcome, Verb},
+    op::{Actor, Op, Outcome, Verb},
     rule::taking::{Heir, Received},
     run::{
         claim::{Adopt, Claim, Claimed, Enter, Entered},
         // Whole where a file has nothing but verbs and their words: another verb there needs no line here.
         end_attempt::*,
         forget::*,
-        fork::*,
         import::*,
         iteration::{BeginIteration, JudgeIteration},
         leave::*,
         limits::*,
         pause::*,
         process::{Active, ActiveTime, DeclareDead, Pulse, Register, Renew, Swept},
-        start::{Start, Started},
+        start::*,
         tell::*,
     },
     state::{

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    engine::{Error, Loaded, Need},
-    events::delivery::Delivery,
-    words::Micros,
-};
+use crate::{engine::prelude::*, events::delivery::Delivery};
 
 /// Writes `delivery` in place of the stored row, if that row still has the same version. Returns whether it was
 /// written.

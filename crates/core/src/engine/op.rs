@@ -2,15 +2,12 @@
 //!
 //! Each verb is a struct in `engine/`. `Op` is the sum of all verbs, so that a store handles one type.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    engine::*,
-    envelope::Limits,
-    journal::{ItemClaim, ItemEnded, Standing, State, approval},
-    run::{Status, Verdict},
+    engine::{prelude::*, *},
+    journal::{ItemClaim, ItemEnded, Standing, approval},
+    run::Verdict,
     state::Committed,
-    words::{InstanceNo, Micros, OutSince, Seq},
+    words::OutSince,
 };
 
 macro_rules! ops {
@@ -164,4 +161,13 @@ ops! {
         Move => Fenced(bool),
         Import => Imported(Imported),
     }
+}
+
+/// The run, attempt and instance for which an operation acts; checked before an entry is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actor {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    /// The process that opens the entry. Only this instance may close it.
+    pub instance: InstanceNo,
 }

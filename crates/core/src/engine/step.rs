@@ -3,13 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{
-        Actor, Change, Error, Loaded, Need,
-        rule::{guard, life, within},
-    },
-    envelope::{Refusal, Unit},
-    journal::{Kind, Opening, Payload, Role, State, StepDetail, iteration_scope, scope},
-    words::{InstanceNo, Micros, RunNo, Seq, Slot},
+    engine::prelude::*,
+    journal::{StepDetail, scope},
 };
 
 /// Opens the step `key` in `scope`, or finds its recorded outcome.

@@ -6,15 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    engine::{
-        Actor, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    journal::{Entry, Kind, Opening, Payload, Role, State, ToolDetail},
-    run::NOBODYS,
-    words::{AttemptNo, Digest, InstanceNo, MatchKey, Micros, OpNo, RunNo, Seq, Slot},
-};
+use crate::{engine::prelude::*, journal::ToolDetail, run::NOBODYS, words::OpNo};
 
 /// Opens the tool call `key`, or finds its outcome. [`Record`](crate::engine::step::Record) closes it.
 ///

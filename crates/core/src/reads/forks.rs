@@ -6,7 +6,7 @@ use crate::{
     engine::{Change, Error, Fork},
     envelope::Limits,
     journal::Counts,
-    reads::{items, places, runs},
+    reads::{entries, places, runs},
     run::{Origin, Spec},
     state::{At, Name, run_namespace},
     store::{self, RunFilter, RunView, Store},
@@ -85,7 +85,7 @@ pub fn prepare(
     let view = store.run(run)?.ok_or_else(unknown)?;
     let mut counts = Counts::default();
     if view.run.job.is_some() {
-        for row in items::each_upto(store, run, origin.seq) {
+        for row in entries::items_upto(store, run, origin.seq) {
             if let Some(row) = origin.item(row?) {
                 *counts.of_mut(row.detail.standing) += 1;
             }

@@ -53,7 +53,7 @@ pub fn export(args: &ExportArgs, desk: Desk) -> Result {
     let run = find::job(store, &args.job, Verb::Look)?.run.no;
     let has_ended =
         |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing != Standing::Open);
-    let mut rows = items::each(store, run).filter(has_ended).collect::<Result<Vec<_>, _>>()?;
+    let mut rows = entries::items(store, run).filter(has_ended).collect::<Result<Vec<_>, _>>()?;
     rows.sort_by_key(|row| (row.detail.index, row.seq));
     for row in rows {
         let ok = row.detail.standing == Standing::Done;

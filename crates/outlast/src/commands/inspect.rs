@@ -174,7 +174,7 @@ impl JobReport {
             job,
             view,
         };
-        for row in items::each(store, no) {
+        for row in entries::items(store, no) {
             let row = row?;
             match row.detail.standing {
                 Standing::Done | Standing::Skipped => {

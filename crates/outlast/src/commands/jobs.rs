@@ -1,6 +1,6 @@
 //! `outlast jobs`: lists the batch jobs, newest first. `outlast retry`: has items of one run again.
 
-use outlast_core::reads::items::Again;
+use outlast_core::reads::entries::Again;
 
 use super::prelude::*;
 
@@ -113,7 +113,7 @@ pub fn retry(args: &RetryArgs, Desk { store, by, page, .. }: Desk) -> Result {
     }
     let view = find::job(store, &args.job, Verb::Change)?;
     let again = Again { keys: args.key.clone(), failed: args.failed, reuse_answers: args.reuse_answers };
-    let keys = items::reset(store, by, view.run.no, &again)?;
+    let keys = entries::reset(store, by, view.run.no, &again)?;
     if page.look.json {
         return Ok(page.json(&json!({
             "run": view.run.id, "reset": keys, "reuse_answers": args.reuse_answers,

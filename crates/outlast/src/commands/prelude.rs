@@ -14,7 +14,7 @@ pub use outlast_core::{
     envelope::{Limits, unit::Unit},
     journal::{Entry, Kind, State},
     reads::{
-        self, entries, items,
+        self, entries,
         lives::{self, Drivers},
         runs, unheld,
     },

@@ -175,7 +175,7 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     // What is not counted from the items stands nowhere else.
     let mut counts = Counts { open: 0, done: 0, failed: 0, dead: 0, skipped: 0, ..job.counts };
-    for row in items::each(store, view.run.no) {
+    for row in entries::items(store, view.run.no) {
         *counts.of_mut(row?.detail.standing) += 1;
     }
     if counts == job.counts {

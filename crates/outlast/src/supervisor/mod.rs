@@ -26,7 +26,7 @@ use std::{
 use outlast_core::{
     engine::{Amend, InName, Tell, Word, state::transaction::Conflicts},
     envelope::{Refusal, Unit, Whose},
-    reads::{entries, room::is_room, runs},
+    reads::{budgets::is_room, entries, runs},
     run::{Run, Spec, Status, Unpriced},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
     words::RunNo,

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use outlast_core::{
     envelope::Whose,
-    reads::room::told_with_above,
+    reads::budgets::told_with_above,
     run::attempt::{self, Attempt},
     store::{RunView, Store},
     words::RunNo,

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        actor::Actor,
         approval::{Asker, RequestApproval},
+        op::Actor,
     },
     journal::{
         approval::{Answer, ApprovalId},

@@ -5,8 +5,8 @@ use std::fs;
 use outlast::program::find::{self, Verb};
 use outlast_core::{
     engine::{
-        actor::Actor,
         item::{ClaimItem, ItemEnd, RecordItem},
+        op::Actor,
         run::{
             end_attempt::{EndAttempt, Then},
             process::DeclareDead,

@@ -6,14 +6,13 @@ use std::{path::Path, sync::Arc};
 use outlast::render::look::{Look, Page};
 use outlast_core::{
     engine::{
-        actor::Actor,
         call::{
             admit::{Admission, Admit},
             delivered::{Delivered, Receiver},
             settle::{Bill, Close, Settle},
         },
         checkpoint::{Checkpoint, Name},
-        op::Verb,
+        op::{Actor, Verb},
         run::{
             claim::{Claim, Claimed},
             end_attempt::{EndAttempt, Then},

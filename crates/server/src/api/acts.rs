@@ -7,8 +7,8 @@ use outlast_core::{
     engine::{InName, Raise, Verb},
     envelope::{Limits, PerUnit, Unit, budget::Name},
     reads::{
+        entries::{self, Again},
         forks::{Point, id_of, prepare},
-        items::{self, Again},
     },
     store::{Ask as _, Durability, RunView, Store},
     words::{AttemptNo, RunId, RunNo, Seq},
@@ -150,7 +150,7 @@ pub(super) fn retry(store: &dyn Store, by: &str, view: &RunView, wanted: Retry) 
         return Err(Error::BadRequest("no items are named: give keys, or failed".into()));
     }
     let again = Again { keys: wanted.keys, failed: wanted.failed, reuse_answers: wanted.reuse_answers };
-    let keys = items::reset(store, by, view.run.no, &again)?;
+    let keys = entries::reset(store, by, view.run.no, &again)?;
     Ok(json!({ "run": view.run.id.as_str(), "reset": keys, "reuse_answers": wanted.reuse_answers }))
 }
 

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
-        actor::Actor,
         approval::{Asker, DecideApproval, RequestApproval},
+        op::Actor,
     },
     journal::{
         approval::{EXPIRES_MS, Status},

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        actor::Actor,
         checkpoint::{Checkpoint, Name},
+        op::Actor,
         run::claim::Enter,
     },
     journal::payload::Payload,

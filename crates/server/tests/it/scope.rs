@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        actor::Actor,
         item::{ClaimItem, ItemEnd, RecordItem},
+        op::Actor,
         run::start::Start,
         step::{BeginStep, NextTry, Step},
     },

@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use outlast_core::{
     engine::{
-        actor::Actor,
         call::{
             admit::{Admission, Admit},
             delivered::{Delivered, GiveBack, Receiver},
             settle::{Bill, Close, Settle, Settled},
         },
-        op::Verb,
+        op::{Actor, Verb},
         rule::taking::Received,
         run::{
             claim::{Claim, Claimed, Enter},

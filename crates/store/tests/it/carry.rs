@@ -4,9 +4,9 @@ use outlast_core::{
     engine::{
         run::{
             end_attempt::Then,
-            fork::Snapshot,
             import::{Import, Imported, Whole},
             leave::Move,
+            start::Snapshot,
         },
         state::put::{Change, Put},
         step::Step,

@@ -4,8 +4,8 @@ use outlast_core::{
     engine::run::{
         end_attempt::Then,
         forget::{Forget, Forgot},
-        fork::Fork,
         limits::Recount,
+        start::Fork,
         tell::{Tell, Word},
     },
     envelope::unit::{Limits, Unit},

@@ -4,7 +4,7 @@ use outlast_core::{
     engine::{
         checkpoint::{self, Checkpoint},
         item::ClaimItem,
-        run::{end_attempt::Then, fork::Snapshot},
+        run::{end_attempt::Then, start::Snapshot},
         state::put::{Change, Put},
         step::Step,
     },

@@ -16,7 +16,7 @@ use outlast_core::{
         payload::Payload,
         scope,
     },
-    reads::items,
+    reads::entries,
     run::status::Status,
     store::{Page, Sought},
     words::{
@@ -268,7 +268,7 @@ pub fn a_try_that_was_paid_in_vain_is_known(s: &Stage) {
     let check = |key: &str, wanted: bool, act: &dyn Fn(&Agent)| {
         let item = a.item(key);
         act(&a.in_item(key, &item));
-        let had = items::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
+        let had = entries::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
         assert_eq!(had, wanted, "{key}");
         item
     };
@@ -299,7 +299,7 @@ pub fn a_try_that_was_paid_in_vain_is_known(s: &Stage) {
         let steps = scope::item_steps("cut off in a step", 0);
         cut_off(&a.within(&scope::step_calls(&steps, "fetch", 1)), "one");
     });
-    let had = items::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
+    let had = entries::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
     assert!(!had, "its next try has not asked");
 }
 

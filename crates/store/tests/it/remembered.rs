@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::{
-        actor::Actor,
+        op::Actor,
         run::{claim::Adopt, process::DeclareDead},
         step::Step,
     },

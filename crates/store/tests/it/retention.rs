@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        actor::Actor,
+        op::Actor,
         state::{
             put::{Change, Put},
             retain::{Compact, Retain},

@@ -6,19 +6,14 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Actor, Admission as Answer, Error, Loaded, Need,
+        Admission as Answer,
         call::plan::{Plan, amounts},
-        rule::{
-            doubt, guard,
-            replay::{self, Choice, ReplayRequest},
-            taking, windows, within,
-        },
+        prelude::*,
+        rule::replay::{self, Choice, ReplayRequest},
     },
-    envelope::{Amounts, Refusal, Unit},
-    journal::{CallDetail, Entry, Kind, Opening, Payload, Role, State, Taker, iteration_scope},
+    journal::{CallDetail, Taker},
     price::Bound,
-    run::{OnDivergence, Status, Unpriced},
-    words::{Digest, EnvelopeNo, InstanceNo, MatchKey, Micros, Seq, Slot},
+    run::{OnDivergence, Unpriced},
 };
 
 /// Decides a request. If it goes out, reserves its bound and opens its entry in the same commit.

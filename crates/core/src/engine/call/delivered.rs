@@ -1,13 +1,6 @@
 //! Delivered: marks that an answer reached its client whole, or that nobody receives it any longer.
 
-use crate::{
-    engine::{
-        Error, Loaded, Need, Received,
-        rule::{taking, within},
-    },
-    journal::{Entry, Kind, iteration_scope},
-    words::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
-};
+use crate::engine::{Received, prelude::*};
 
 /// Receiver of an answer. By it an entry is known for the one whose answer was received: a database that lost its last
 /// commits gives a number out a second time, and a process that was taken for dead may send what is another's by now.

@@ -1,15 +1,9 @@
 //! Plan: decides whether a new call fits, inherits, waits, is clamped or is refused.
 
 use crate::{
-    engine::{
-        Admit, Error, Loaded,
-        call::admit::Repeats,
-        rule::{doubt, windows},
-    },
-    envelope::{Amounts, Envelope, Refusal, Unit},
+    engine::{Admit, call::admit::Repeats, prelude::*},
     price::Bound,
     run::{Admission, InDoubt},
-    words::{EnvelopeNo, Micros},
 };
 
 /// Largest number of inheritances in a chain of lost calls.

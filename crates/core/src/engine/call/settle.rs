@@ -1,15 +1,9 @@
 //! Settle: closes a call with its true cost, or lets it be sent again. Parts of its answer are stored as they come.
 
 use crate::{
-    engine::{
-        Error, Loaded, Need,
-        rule::{doubt, guard, life, within},
-        run::process,
-    },
-    envelope::{Amounts, Unit},
-    journal::{Correction, Kind, Opening, Payload, Role, State, iteration_scope},
-    run::Status,
-    words::{AttemptNo, Micros, RunNo, Seq, ServiceTier, Usage},
+    engine::{prelude::*, run::process},
+    journal::Correction,
+    words::{ServiceTier, Usage},
 };
 
 /// Amount that a call is charged.

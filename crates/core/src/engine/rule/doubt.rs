@@ -1,11 +1,9 @@
 //! Doubt: lost calls, the amounts they hold, and the settlement that later replaces their estimates.
 
 use crate::{
-    engine::{Error, Loaded},
-    envelope::{Amounts, Unit},
-    journal::{CallDetail, Correction, Entry, Kind, State},
+    engine::prelude::*,
+    journal::{CallDetail, Correction},
     run::InDoubt,
-    words::{EnvelopeNo, MatchKey, Micros, RunNo, Seq},
 };
 
 /// Returns the oldest lost call of this key that has no retry; `None` if there is none. The next call of the key is its

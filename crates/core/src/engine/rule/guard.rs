@@ -1,14 +1,6 @@
 //! Guards: whether an actor may open an entry now, and whether the run's state and time limit allow it.
 
-use crate::{
-    engine::{Actor, Error, Loaded, Need},
-    envelope::{Refusal, Unit},
-    run::{
-        Attempt, Claims, Instance, Life, Run, Status,
-        status::{self, Event},
-    },
-    words::{InstanceNo, Micros, RunNo, Slot},
-};
+use crate::{engine::prelude::*, run::Claims};
 
 /// Checks that the instance is live. Errors: `InstanceDead`.
 pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {

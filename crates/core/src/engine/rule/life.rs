@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    engine::{Actor, Error, Loaded, Need},
-    journal::{Entry, Kind, Opening, State},
-    words::{Micros, RunNo, Seq},
-};
+use crate::engine::prelude::*;
 
 /// Returns the rows that `entry` and `open_entry` need.
 pub fn needs(opening: &Opening) -> Vec<Need> {

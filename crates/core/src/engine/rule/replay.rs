@@ -1,11 +1,7 @@
 //! The replay rule: which recorded answer, if any, serves a request. One rule for restarts, client
 //! retries, disconnects and joins.
 
-use crate::{
-    engine::{Actor, Loaded, rule::taking},
-    journal::{Entry, Kind, State},
-    words::{AttemptNo, InstanceNo, MatchKey, Seq},
-};
+use crate::engine::prelude::*;
 
 /// Request, as far as the replay rule looks at it.
 #[derive(Clone, Debug)]

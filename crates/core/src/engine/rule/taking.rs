@@ -1,10 +1,6 @@
 //! Taking: which connection receives an answer, as it stands in the store for the processes of all servers.
 
-use crate::{
-    engine::{Actor, Loaded, Need, rule::guard},
-    journal::{Entry, Taker},
-    words::{AttemptNo, InstanceNo, RunNo, Seq},
-};
+use crate::{engine::prelude::*, journal::Taker};
 
 /// Answer that a connection receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

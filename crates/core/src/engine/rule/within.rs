@@ -2,13 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    engine::{Actor, Error, Loaded},
-    envelope::{Amounts, Unit},
-    journal::{Entry, Kind, State, scope},
-    run::Own,
-    words::{RunNo, Seq},
-};
+use crate::{engine::prelude::*, journal::scope, run::Own};
 
 /// Checks that the entry and everything around it are items or steps that are open in the actor's attempt.
 pub fn check(l: &Loaded, actor: &Actor, seq: Seq) -> Result<(), Error> {

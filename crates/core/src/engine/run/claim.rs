@@ -1,14 +1,6 @@
 //! Claim: begins an attempt of a run, in one of the ways in which a process comes to drive one.
 
-use crate::{
-    engine::{Actor, Error, Loaded, Need, rule::guard},
-    envelope::{Refusal, Unit},
-    run::{
-        Attempt, Exit, Lease, Status,
-        status::{self, Event},
-    },
-    words::{AttemptNo, Fence, InstanceNo, Micros, Row, RunNo, Slot},
-};
+use crate::engine::prelude::*;
 
 /// Takes the slot's lease with a higher fence, ends the previous attempt and opens the next one.
 ///

@@ -1,11 +1,6 @@
 //! End attempt: closes an attempt and decides what becomes of the run, which may be opened again.
 
-use crate::{
-    engine::{Active, Error, Loaded, Need, rule::guard, run::process::post_active},
-    envelope::Refusal,
-    run::{Exit, Status, status::Event},
-    words::{AttemptNo, InstanceNo, Micros, RunNo},
-};
+use crate::engine::{Active, prelude::*, run::process::post_active};
 
 /// Ends an attempt with its observed exit, and sets what the run does next.
 ///

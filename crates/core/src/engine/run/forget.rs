@@ -1,11 +1,6 @@
 //! Forget: deletes a run that ended or was moved long ago, with everything stored for it.
 
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    engine::{Error, Loaded, Need},
-    words::{Micros, RunNo},
-};
+use crate::engine::prelude::*;
 
 /// Deletes the run, its journal, its budget and its state. Synced. Idempotent.
 ///

@@ -1,13 +1,8 @@
 //! Iterations: begins one, and judges what it came to.
 
 use crate::{
-    engine::{
-        Actor, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    journal::{Entry, Kind, Payload, Role, State, iteration_scope},
-    run::{Looping, Status, Verdict, status::Event},
-    words::{InstanceNo, Micros, RunNo, Seq, Slot},
+    engine::prelude::*,
+    run::{Looping, Verdict},
 };
 
 /// Stores the standard input of the attempt's iteration, before its first attempt reads it.

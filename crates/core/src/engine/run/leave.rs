@@ -1,14 +1,6 @@
 //! Move: fences runs that leave their store in a bundle, or takes them back.
 
-use crate::{
-    engine::{Error, Loaded, Need, rule::guard},
-    envelope::{Moved, Refusal},
-    run::{
-        Run, Status,
-        status::{self, Event},
-    },
-    words::{Micros, RunNo, Slot},
-};
+use crate::{engine::prelude::*, envelope::Moved};
 
 /// Halts a run and all runs below it, because they go on in another store; or takes them back. Returns whether it did:
 /// false if a newer run, which may be below one of them, has begun since `seen`.

@@ -1,13 +1,10 @@
 //! Limits of a run: raises and amends them, halts a run at one, counts anew.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    engine::{Error, Loaded, Need, item::is_job, rule::guard},
-    envelope::{Limits, PerUnit, Refusal, Unit},
+    engine::{item::is_job, prelude::*},
+    envelope::PerUnit,
     journal::Counts,
-    run::{Spec, Status, Unpriced, status::Event},
-    words::{Micros, RunNo, Seq},
+    run::Unpriced,
 };
 
 /// Adds to limits, sets them, or lifts them. Once the limit that halted a run has room again, the run goes to

@@ -3,7 +3,6 @@
 pub mod claim;
 pub mod end_attempt;
 pub mod forget;
-pub mod fork;
 pub mod import;
 pub mod iteration;
 pub mod leave;

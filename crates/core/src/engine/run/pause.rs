@@ -1,13 +1,8 @@
 //! Pauses: a run waits for its provider, or is held.
 
 use crate::{
-    engine::{Error, Loaded, Need, rule::guard, run::claim::lend},
-    envelope::Refusal,
-    run::{
-        Status,
-        status::{self, Event},
-    },
-    words::{InstanceNo, Micros, OutSince, Outage, RunNo, Slot},
+    engine::{prelude::*, run::claim::lend},
+    words::{OutSince, Outage},
 };
 
 /// Sets a run waiting for its provider, until a call to it is answered. Returns since when it waits.

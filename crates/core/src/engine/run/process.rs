@@ -1,18 +1,8 @@
 //! Processes: registers one, notes that it lives, and sweeps what a dead one left.
 
 use crate::{
-    engine::{
-        Error, Heir, Loaded, Need, approval,
-        call::settle,
-        rule::{doubt, guard, taking, within},
-    },
-    envelope::{Refusal, Unit},
-    journal::{Entry, Kind, State},
-    run::{
-        Attempt, Awaited, Exit, Identity, Instance, Lease, Life, Status,
-        status::{self, Event},
-    },
-    words::{AttemptNo, InstanceNo, Micros, Row, RunId, RunNo, Seq, Slot},
+    engine::{Heir, approval, call::settle, prelude::*},
+    run::{Awaited, Identity},
 };
 
 /// Creates the process's instance and returns its number. Synced: a claim must not outlive its instance's row.

@@ -1,12 +1,6 @@
 //! Tell: a person's order to a run: stop, cancel, complete, wake or resume.
 
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    engine::{Error, Loaded, Need, rule::guard, run::claim::end_open},
-    run::{Attempt, Exit, Run, Status, status::Event},
-    words::{AttemptNo, Micros, RunNo, Seq, Slot},
-};
+use crate::engine::{prelude::*, run::claim::end_open};
 
 /// Order that a person gives to a run. Those without a text are given on its machine only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

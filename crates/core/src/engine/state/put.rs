@@ -3,18 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    engine::{
-        Actor, Error, Loaded, Need,
-        rule::{guard, life},
-    },
-    journal::Opening,
+    engine::prelude::*,
     run::Claims,
     state::{
-        Committed, Name, Namespace, Owner, Position, Retention, Table, Value, outcome,
+        Committed, Namespace, Owner, Position, Retention, Table, Value, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
-    words::{AttemptNo, Micros, Row, RunNo, Slot},
 };
 
 /// Largest number of versions that a change removes of its key where the namespace does not keep them. Larger than
@@ -37,16 +32,9 @@ impl Author {
         actor.map_or(Author::Outside, |actor| Author::Attempt(actor.run, actor.attempt))
     }
 
-    fn run(self) -> Option<RunNo> {
+    fn attempt(self) -> Option<(RunNo, AttemptNo)> {
         match self {
-            Author::Attempt(run, _) => Some(run),
-            Author::Outside | Author::Outlast => None,
-        }
-    }
-
-    fn attempt(self) -> Option<AttemptNo> {
-        match self {
-            Author::Attempt(_, attempt) => Some(attempt),
+            Author::Attempt(run, attempt) => Some((run, attempt)),
             Author::Outside | Author::Outlast => None,
         }
     }
@@ -100,7 +88,7 @@ impl Change {
         if changes.is_empty() {
             return Ok(Committed { commit: 0, at: now, versions: Vec::new() });
         }
-        let own = by.run().map(|run| l.run(run)).transpose()?.map(|run| run_namespace(&run.id));
+        let own = by.attempt().map(|(run, _)| l.run(run)).transpose()?.map(|run| run_namespace(&run.id));
         for c in changes {
             c.check(l, by, own.as_deref())?;
         }
@@ -200,6 +188,7 @@ impl Change {
                 version
             }
         };
+        let (run, attempt) = by.attempt().unzip();
         l.state.versions.push(NewVersion {
             name: self.name.clone(),
             version,
@@ -207,8 +196,8 @@ impl Change {
             value: self.value.clone(),
             commit,
             at,
-            run: by.run(),
-            attempt: by.attempt(),
+            run,
+            attempt,
         });
         version
     }

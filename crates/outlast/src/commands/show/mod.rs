@@ -9,7 +9,7 @@ mod object;
 
 use outlast_core::{
     journal::approval,
-    reads::{called::called_now, room::told_with_above},
+    reads::{budgets::told_with_above, called::called_now},
     store::ApprovalFilter as Filter,
     words::Outage,
 };

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use outlast_core::{
     engine::{self, Halt, Hold, Verb},
     journal::approval::{self, ApprovalId, Status as Is},
-    reads::{self, approvals::View, room::hopeless},
+    reads::{self, approvals::View, budgets::hopeless},
     run::{Run, Status},
     store::{self, ApprovalFilter as Filter, Ask as _, Durability, Store},
     words::{InstanceNo, Micros, Outage, RunNo, Seq, clock::random},
