@@ -5,15 +5,14 @@
 
 pub mod backend;
 mod ballast;
-mod format;
 mod gate;
 pub mod group;
+mod load;
 mod migration;
 pub mod postgres;
 pub mod process;
 mod query;
 mod rows;
-mod schema;
 pub mod sqlite;
 mod state;
 mod tables;
@@ -26,7 +25,7 @@ use outlast_core::{
     words::{Clock, Entropy},
 };
 
-pub use format::{FORMAT, OLDEST};
+pub use migration::{FORMAT, OLDEST};
 
 /// Failures after which an acknowledged operation is still in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

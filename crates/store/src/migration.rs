@@ -1,4 +1,5 @@
-//! Migration of a stored format to the next: what both databases share.
+//! Number of the stored format, the range this program can read, and the migration of a format to the next: what both
+//! databases share.
 
 use std::{fs, os::unix::fs::MetadataExt as _};
 
@@ -9,10 +10,7 @@ use outlast_core::{
 };
 use rustix::process::Pid;
 
-use crate::{
-    format::FORMAT,
-    tables::{CALL, FAILED, UNKNOWN},
-};
+use crate::tables::{CALL, FAILED, UNKNOWN};
 
 /// Silence, in milliseconds, after which a process that is listed as live no longer prevents a migration of
 /// its store.
@@ -121,6 +119,37 @@ fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Format that this program writes. A change of the stored data needs a new number, and a migration step from the
+/// previous format if a release has written that format.
+pub const FORMAT: i64 = 6;
+
+/// Oldest format that this program reads. Formats from before the first release have no migration.
+pub const OLDEST: i64 = 3;
+
+/// Checks that a store of format `found` can be read.
+///
+/// Errors: `Newer` and `Older` name both numbers.
+pub fn readable(found: i64, place: &str) -> Result<(), Error> {
+    let place = || place.to_owned();
+    match found {
+        n if n > FORMAT => Err(Error::Newer { place: place(), found, known: FORMAT }),
+        n if n < OLDEST => Err(Error::Older { place: place(), found, oldest: OLDEST }),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that an open store, whose format is `found` now, still has the format that this program writes: a process of
+/// another version may have changed it meanwhile.
+///
+/// Errors: `Newer`, `Older`.
+pub fn unchanged(found: i64, place: &str) -> Result<(), Error> {
+    readable(found, place)?;
+    match found {
+        FORMAT => Ok(()),
+        _ => Err(Error::Older { place: place.to_owned(), found, oldest: FORMAT }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use outlast_core::run::Life;
@@ -167,5 +196,17 @@ mod tests {
             check(elsewhere.clone(), 1_000, false);
             check(elsewhere, SILENT_MS + 1, true);
         }
+    }
+
+    #[test]
+    fn a_format_is_read_or_refused_by_its_number() {
+        let check = |found: i64, want: Option<&str>| {
+            assert_eq!(readable(found, "x.db").err().map(|e| e.code()), want, "{found}");
+        };
+        check(FORMAT, None);
+        check(OLDEST, None);
+        check(OLDEST - 1, Some("store_older"));
+        check(-1, Some("store_older"));
+        check(FORMAT + 1, Some("store_newer"));
     }
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use outlast_core::{
     envelope::{BudgetView, Envelope, unit::MOST_PER_CALL},
+    events::delivery::Delivery,
     journal::{Entry, Role},
     run::{Attempt, Instance},
     store::{
@@ -158,7 +159,7 @@ pub fn answer<D: Database>(db: &D, question: &Question) -> Result<Answer, Error>
             Answer::NewestEvent(db.row(Query::new(text, []))?.unwrap_or_default())
         }
         Question::Deliveries {} => {
-            let text = format!("SELECT delivery FROM {o}deliveries ORDER BY name");
+            let text = d.select::<Delivery>("ORDER BY name");
             Answer::Deliveries(db.rows(Query::new(text, []))?)
         }
         Question::LiveInstances {} => {

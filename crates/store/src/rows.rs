@@ -164,6 +164,11 @@ impl Dialect {
         format!("{}{i}", self.mark())
     }
 
+    /// Returns the condition that a column is true, as a partial index has it.
+    pub fn is(self, column: &str) -> String {
+        if self == Dialect::Sqlite { format!("{column} = 1") } else { column.to_owned() }
+    }
+
     /// Returns the condition that a column has the name which is parameter `i`. PostgreSQL's indexes have a name's hash.
     pub fn is_name(self, column: &str, i: usize) -> String {
         let p = self.mark();

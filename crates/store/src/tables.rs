@@ -1,4 +1,6 @@
 //! Columns of each table, in the order in which both databases write and read them.
+//!
+//! Tables and indexes that both databases have alike, but for the names of their types.
 
 use std::sync::OnceLock;
 
@@ -8,6 +10,7 @@ use outlast_core::{
     events::{self, Event, Mark, delivery::Delivery},
     journal::{Entry, ItemRow, Job, Kind, Payload, State, payload::Codec},
     run::{Attempt, Instance, Lease, Life, Origin, Run, Spec, Status, TokenKey},
+    state::Position,
     store::{LedgerLine, RunView, StepRow},
     words::{
         AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, MatchKey, Micros, OpNo, RunId, RunNo, Seq, Slot,
@@ -314,6 +317,16 @@ stored! { Entry = "entries":
     }
 }
 
+stored! { Delivery = "deliveries":
+    Key name |d| name(&d.name),
+    Always version |d| int(d.version),
+    Always delivery |d| json(d),
+    => row {
+        row.next += 2;
+        row.json()
+    }
+}
+
 /// Returns the JSON detail that depends on the entry's kind.
 fn detail(e: &Entry) -> Json<Cell<'_>> {
     if let Some(approval) = &e.approval {
@@ -391,28 +404,24 @@ impl Record for Mark {
     }
 }
 
-impl Record for RunNo {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<RunNo, R> {
-        row.int().map(RunNo)
-    }
+macro_rules! single {
+    ($($Value:ty = |$row:ident| $read:expr;)+) => {$(
+        impl Record for $Value {
+            fn of_row<R: Columns>($row: &mut Cursor<'_, R>) -> Read<$Value, R> {
+                $read
+            }
+        }
+    )+};
 }
 
-impl Record for i64 {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<i64, R> {
-        row.int()
-    }
-}
-
-impl Record for Spec {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Spec, R> {
-        row.json()
-    }
-}
-
-impl Record for Delivery {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Delivery, R> {
-        row.json()
-    }
+// Rows of one column.
+single! {
+    RunNo = |row| row.int().map(RunNo);
+    Position = |row| row.int().map(Position);
+    i64 = |row| row.int();
+    // A name, of which both databases have the bytes.
+    String = |row| row.utf8();
+    Spec = |row| row.json();
 }
 
 impl Record for TokenKey {
@@ -547,4 +556,51 @@ impl Record for LedgerLine {
             unpaid_calls: row.int()?,
         })
     }
+}
+
+/// Returns the SQL that creates the tables that are alike, and that of the indexes that are.
+///
+/// `at`: prefix of each table's name. The types: of whole numbers, flags, ids (which are ASCII), other text, and JSON.
+pub fn alike(at: &str, [int, flag, id, text, json]: [&str; 5]) -> [String; 2] {
+    let tables = format!(
+        "
+CREATE TABLE {at}instances (
+    no {int} PRIMARY KEY, life {int} NOT NULL, heartbeat {int} NOT NULL, op_counter {int} NOT NULL,
+    registered_at {int} NOT NULL, last_seen {int} NOT NULL, identity {json} NOT NULL);
+CREATE INDEX instances_live ON {at}instances (no) WHERE life = {LIVE};
+
+CREATE TABLE {at}runs (
+    no {int} PRIMARY KEY, id {id} NOT NULL UNIQUE, status {int} NOT NULL, parent {int},
+    created_at {int} NOT NULL, began_at {int}, ended_at {int},
+    next_seq {int} NOT NULL, next_attempt {int} NOT NULL, fence {int} NOT NULL, iteration {int} NOT NULL,
+    explicit_loops {flag} NOT NULL, answers {int} NOT NULL, closed {int} NOT NULL,
+    stop_requested {flag} NOT NULL, replayed {int} NOT NULL, saved_nano_usd {int} NOT NULL,
+    charges {json} NOT NULL, policy {json} NOT NULL, halt {json}, error {text}, command_key {text}, job {text}, counts {json}, origins {json},
+    turns {json}, wake_at {int}, budgets {json}, approvals {json});
+
+CREATE TABLE {at}specs (run_no {int} PRIMARY KEY, spec {json} NOT NULL);
+
+CREATE TABLE {at}envelopes (
+    no {int} PRIMARY KEY, owner {json} NOT NULL, limits {json} NOT NULL,
+    reserved_cost {int} NOT NULL, reserved_tokens {int} NOT NULL, reserved_calls {int} NOT NULL,
+    doubt_cost {int} NOT NULL, doubt_tokens {int} NOT NULL,
+    spent_cost {int} NOT NULL, spent_tokens {int} NOT NULL, spent_calls {int} NOT NULL,
+    spent_loops {int} NOT NULL, spent_active_ms {int} NOT NULL, spent_restarts {int} NOT NULL);
+
+CREATE TABLE {at}budgets (no {int} PRIMARY KEY, budget {json} NOT NULL);
+"
+    );
+    let indexes = format!(
+        "
+CREATE INDEX runs_by_status ON {at}runs (status, no);
+CREATE INDEX runs_of_jobs ON {at}runs (no) WHERE job IS NOT NULL;
+CREATE INDEX leases_by_instance ON {at}leases (instance);
+CREATE INDEX calls_open ON {at}entries (instance) WHERE state = {OPEN} AND kind = {CALL};
+CREATE INDEX entries_of_items ON {at}entries (run_no, seq) WHERE kind = {ITEM};
+CREATE INDEX approvals ON {at}entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
+CREATE INDEX approvals_open ON {at}entries (opened_at, run_no, seq) WHERE kind = {APPROVAL} AND state = {OPEN};
+CREATE INDEX entries_by_match ON {at}entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
+"
+    );
+    [tables, indexes]
 }

@@ -95,12 +95,23 @@ impl Queue {
         free.then(|| self.next_no())
     }
 
-    /// Queues an operation whose caller was given `outcome` before the commit, in front of all others.
-    pub fn answered_ahead(&mut self, op: Op, no: OpNo, outcome: Outcome, now: Duration) {
-        // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
-        let durability = Durability::Lazy;
-        let foreseen = Some(outcome);
-        self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, foreseen });
+    /// Ends what `begins_ahead` let begin, and returns what the caller is told: the outcome before its commit, with the
+    /// operation in front of all others; or `op` as the error if nothing is foreseen.
+    pub fn tells_ahead(
+        &mut self,
+        op: Op,
+        no: OpNo,
+        foreseen: Option<Result<Outcome, Error>>,
+        now: Duration,
+    ) -> Result<Result<Outcome, Error>, Op> {
+        self.ran();
+        let Some(told) = foreseen else { return Err(op) };
+        if let Ok(outcome) = &told {
+            // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
+            let (durability, foreseen) = (Durability::Lazy, Some(outcome.clone()));
+            self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, foreseen });
+        }
+        Ok(told)
     }
 
     /// Returns the next group, or the time until it is due.
@@ -117,7 +128,7 @@ impl Queue {
         }
     }
 
-    /// Notes that the group or operation that `take_mine`, `begins_ahead` or `next` let begin is over.
+    /// Notes that the group that `take_mine` or `next` let begin is over.
     pub fn ran(&mut self) {
         self.busy = false;
     }

@@ -103,15 +103,7 @@ impl Writer {
             None => Some(Err(Error::Closed)),
         };
         let mut queue = lock(&self.shared.queue);
-        let told = match foreseen {
-            Some(Ok(outcome)) => {
-                queue.answered_ahead(op, no, outcome.clone(), self.shared.now());
-                Ok(Ok(outcome))
-            }
-            Some(Err(e)) => Ok(Err(e)),
-            None => Err(op),
-        };
-        queue.ran();
+        let told = queue.tells_ahead(op, no, foreseen, self.shared.now());
         self.shared.wake_for(queue);
         told
     }
@@ -210,16 +202,8 @@ impl<B: Backend> Steps<B> {
     /// work is queued, or if the backend cannot tell the outcome without a wait.
     pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = self.queue.begins_ahead() else { return Err(op) };
-        let told = match self.turn.foresee(&op, no) {
-            Some(Ok(outcome)) => {
-                self.queue.answered_ahead(op, no, outcome.clone(), now);
-                Ok(Ok(outcome))
-            }
-            Some(Err(e)) => Ok(Err(e)),
-            None => Err(op),
-        };
-        self.queue.ran();
-        told
+        let foreseen = self.turn.foresee(&op, no);
+        self.queue.tells_ahead(op, no, foreseen, now)
     }
 
     /// Runs the next group if one is due. Otherwise returns the time until one is due, or `Idle` if nothing is queued.

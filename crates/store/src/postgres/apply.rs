@@ -2,35 +2,24 @@
 
 use std::{borrow::Cow, sync::OnceLock};
 
-use outlast_core::{
-    engine::loaded::NewPayload,
-    envelope::{Budget, Envelope},
-    journal::Entry,
-    run::{Attempt, Instance, Lease, Run},
-    store::Error,
-    words::{EnvelopeNo, InstanceNo, Row, RunNo, Touch},
-};
+use outlast_core::engine::loaded::NewPayload;
 use tokio_postgres::error::SqlState;
 
 use super::{
-    error::failure,
-    known::{Hold, Known},
-    link::Link,
     locks,
     memory::Remembered,
     rows::{no_json, to_json},
-    schema_name::SchemaName,
-    state,
     statement::params,
-    write::{ONE_ROW, ROW_OF_EACH, Statement, Values},
+    write::{ONE_ROW, ROW_OF_EACH},
 };
 use crate::{
+    postgres::prelude::*,
     query::state::forget as forget_state,
     rows::{
-        Cell, Dialect,
         Dialect::{Postgres, PostgresRow},
-        Stored, Write, cells, replacing,
+        Write, cells, replacing,
     },
+    state::changes,
     tables::PAYLOAD,
 };
 
@@ -63,13 +52,16 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
         .keys()
         .all(|(run, seq, ..)| known.entries.get(&(*run, *seq)).is_some_and(|row| row.touch == Touch::Insert));
     many(&mut all, |dialect| payload_sql(dialect, are_new), known.payloads.values(), payload)?;
-    known.state.changes.iter().for_each(|rows| state::statements(rows, &mut all));
+    for change in known.state.changes.iter().flat_map(|rows| changes(PostgresRow, rows)) {
+        let writes = change.writes_one.then_some(ONE_ROW);
+        all.push(Statement {
+            writes,
+            joins: false,
+            ..Statement::new(change.sql.into(), Values::One(change.cells))
+        });
+    }
     let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
-    many(&mut all, delivery_sql, deliveries, |row| {
-        let d = &row.value;
-        let text = Cell::Text(Some(to_json(d)?.into()));
-        Ok(vec![Cell::Name(Some(&d.name)), Cell::Int(Some(d.version)), text])
-    })?;
+    put_rows(deliveries, &mut all)?;
     let names = ["at", "run_no", "seq", "kind", "about"];
     if !known.events.is_empty() {
         all.push(locks::in_order_of_events(schema));
@@ -147,8 +139,14 @@ fn write<'a, T: Remembered + Stored>(known: &'a Known, all: &mut Vec<Statement<'
 
 /// Inserts the touched rows, or replaces those with the same keys.
 fn put<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
-    let touched = T::held(known).values().filter(|row| row.touch != Touch::Read);
-    many(all, |dialect| dialect.texts::<T>().upsert.as_str().into(), touched, |row| every(&row.value))
+    put_rows(T::held(known).values().filter(|row| row.touch != Touch::Read), all)
+}
+
+fn put_rows<'a, T: Stored>(
+    rows: impl Iterator<Item = &'a Row<T>>,
+    all: &mut Vec<Statement<'a>>,
+) -> Result<(), Error> {
+    many(all, |dialect| dialect.texts::<T>().upsert.as_str().into(), rows, |row| every(&row.value))
 }
 
 fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
@@ -180,11 +178,6 @@ fn many<'a, R>(
 fn spec_sql(dialect: Dialect) -> Cow<'static, str> {
     let insert = dialect.insert("specs", &["run_no", "spec"]);
     format!("{insert} {}", replacing(&["run_no"], &["spec"])).into()
-}
-
-fn delivery_sql(dialect: Dialect) -> Cow<'static, str> {
-    let insert = dialect.insert("deliveries", &["name", "version", "delivery"]);
-    format!("{insert} {}", replacing(&["name"], &["version", "delivery"])).into()
 }
 
 /// Returns the statement that writes payloads. Where the transaction inserts their entries, there are none to replace.

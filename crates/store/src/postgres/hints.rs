@@ -14,20 +14,14 @@ use std::{
 
 use outlast_core::{
     engine::Loaded,
-    envelope::{Envelope, Unit},
-    journal::{Entry, State},
+    envelope::Unit,
+    journal::State,
     store::{Hint, News},
-    words::Touch,
 };
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::{
-    known::Known,
-    readers::Pool,
-    schema_name::SchemaName,
-    write::{Statement, Values},
-};
-use crate::rows::Cell;
+use super::readers::Pool;
+use crate::postgres::prelude::*;
 
 /// Pause before a lost connection is made anew.
 const PAUSE: Duration = Duration::from_secs(1);

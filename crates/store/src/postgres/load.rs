@@ -6,22 +6,17 @@
 use std::{cell::RefCell, pin::Pin};
 
 use futures_util::future::try_join_all;
-use outlast_core::{
-    engine::Numbers,
-    envelope::Budget,
-    run::{Attempt, Run},
-    store::{Error, load::Key},
-    words::{EnvelopeNo, InstanceNo, Row, RunNo},
-};
+use outlast_core::events::delivery::Delivery;
 
 use super::{
-    known::{Hold, Known},
     lookup::part,
-    named::Named,
-    rows, state,
-    statement::{Param, many, maybe, params},
+    statement::{all, many, params},
 };
-use crate::rows::Stored;
+use crate::{
+    load::{Head, load},
+    postgres::prelude::*,
+    rows::Record,
+};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -56,11 +51,10 @@ impl Finder<'_> {
     }
 
     async fn other(&self, key: &Key<'_>) -> Result<()> {
-        let client = self.client;
         match *key {
             Key::Numbers => {
-                let numbers = self.numbers().await?;
-                self.known.borrow_mut().numbers = Some(numbers);
+                let numbers = self.found(key).await?.pop();
+                self.known.borrow_mut().numbers = numbers;
             }
             Key::Budgets => self.rows::<Budget>("", params![]).await?,
             Key::OfCommand(key) => {
@@ -72,37 +66,37 @@ impl Finder<'_> {
                 self.rows::<Attempt>(rest, params![run.0, label.as_bytes()]).await?;
             }
             Key::Position => {
-                let position = state::position(client).await?;
+                let position = self.found(key).await?.pop().unwrap_or_default();
                 let state = &mut self.known.borrow_mut().state;
                 state.position = state.position.max(position);
             }
             Key::Namespace(name) => {
-                if let Some((head, old)) = state::head(client, name).await? {
+                if let Some((head, old)) = self.found::<Head>(key).await?.pop() {
                     let state = &mut self.known.borrow_mut().state;
                     state.namespaces.entry(name.to_owned()).or_insert(head);
                     state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
                 }
             }
             Key::State(name) => {
-                if let Some(current) = state::current(client, name).await? {
+                if let Some(current) = self.found(key).await?.pop() {
                     self.known.borrow_mut().state.keys.entry(name.clone()).or_insert(current);
                 }
             }
             Key::Delivery(name) => {
-                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1";
-                let found = maybe(client, sql, params![name.as_bytes()], rows::record).await?;
-                if let Some(found) = found {
+                let found =
+                    many::<Delivery>(self.client, "WHERE name = $1", params![name.as_bytes()]).await?;
+                for delivery in found {
                     let deliveries = &mut self.known.borrow_mut().deliveries;
-                    deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(found));
+                    deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(delivery));
                 }
             }
             Key::Transaction(id) => {
-                if let Some(outcome) = state::outcome(client, id).await? {
+                if let Some(outcome) = self.found(key).await?.pop() {
                     self.known.borrow_mut().state.outcomes.entry(id.to_owned()).or_insert(outcome);
                 }
             }
-            Key::Compactable { namespace, before, after, limit } => {
-                let found = state::compactable(client, namespace, before, after, limit).await?;
+            Key::Compactable { .. } => {
+                let found = self.found(key).await?;
                 self.known.borrow_mut().state.compactable.insert(format!("{key:?}"), found);
             }
             // The other kinds are searched for.
@@ -111,18 +105,10 @@ impl Finder<'_> {
         Ok(())
     }
 
-    async fn numbers(&self) -> Result<Numbers> {
-        // Under the whole store's lock no one else can take a number; a sequence would leave a gap at each rollback.
-        let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
-                   (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \
-                   (SELECT coalesce(max(no), 0) + 1 FROM outlast.instances)";
-        let next = maybe(self.client, sql, params![], |row| {
-            Ok(Numbers {
-                run: RunNo(rows::get(row, 0)?),
-                envelope: EnvelopeNo(rows::get(row, 1)?),
-                instance: InstanceNo(rows::get(row, 2)?),
-            })
-        });
-        Ok(next.await?.unwrap_or_default())
+    /// Returns the rows that the query of the key finds.
+    async fn found<T: Record>(&self, key: &Key<'_>) -> Result<Vec<T>> {
+        let Some(load) = load(Dialect::Postgres, key) else { return Ok(Vec::new()) };
+        let params: Vec<Param<'_>> = load.cells.iter().map(Cell::param).collect();
+        all(self.client, &load.text, &params, rows::record).await
     }
 }

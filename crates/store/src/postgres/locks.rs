@@ -16,17 +16,10 @@ use std::collections::BTreeSet;
 
 use outlast_core::{
     engine::{Loaded, Need},
-    envelope::Budget,
     store::load::Edges,
-    words::{EnvelopeNo, InstanceNo, Micros, Row, RunNo, Touch},
 };
 
-use super::{
-    known::Known,
-    schema_name::SchemaName,
-    write::{Statement, Values},
-};
-use crate::rows::Cell;
+use crate::postgres::prelude::*;
 
 /// Locks that a group takes before it reads.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,27 +6,16 @@
 
 use std::mem::{Discriminant, discriminant};
 
-use outlast_core::{
-    envelope::{Budget, Envelope},
-    journal::Entry,
-    run::{Attempt, Instance, Lease, Run, Spec},
-    store::{
-        Error,
-        load::{Key, Newest},
-    },
-    words::{Row, RunNo},
-};
+use outlast_core::{run::Spec, store::load::Newest};
 
 use super::{
-    error::failure,
-    known::{Hold, Known},
-    named::Named,
-    rows::{self, get, select},
-    statement::{Ask as _, Param},
-    write::{Values, shifted},
+    rows::{get, select},
+    statement::Ask as _,
+    write::shifted,
 };
 use crate::{
-    rows::{Cell, Columns as _, Cursor, Stored, Write},
+    postgres::prelude::*,
+    rows::{Columns as _, Cursor, Write},
     tables::{CALL, OPEN},
 };
 

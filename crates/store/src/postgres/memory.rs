@@ -21,23 +21,17 @@ use std::{
 
 use outlast_core::{
     engine::Need,
-    envelope::Envelope,
-    journal::{Entry, Kind, State},
-    run::{Attempt, Instance, Lease, Run},
-    store::{
-        Error,
-        load::{Key, Newest},
-    },
-    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Row, RunNo, Seq, Slot, Touch},
+    journal::{Kind, State},
+    store::load::Newest,
+    words::{AttemptNo, Seq, Slot},
 };
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    known::{Held, Hold, Known},
-    named::Named,
-    statement::{Ask as _, Param, params},
+    known::Held,
+    statement::{Ask as _, params},
 };
-use crate::rows::Cursor;
+use crate::{postgres::prelude::*, rows::Cursor};
 
 /// Age in milliseconds from which on a row is read again: the longest time for which an opening that was answered
 /// ahead waits for its commit.

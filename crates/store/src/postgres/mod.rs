@@ -1,38 +1,31 @@
 //! PostgreSQL store: several servers share one store, each with one writer. Groups that share nothing commit side by
 //! side (`locks`).
 //!
-//! All tables are in one schema, usually `outlast`, and always named in full (`schema_name`). The database holds no
+//! All tables are in one schema, usually `outlast`, and always named in full (`schema`). The database holds no
 //! logic.
 
 mod acknowledged;
 mod address;
 mod apply;
 mod connect;
-mod epoch;
-mod error;
 mod hints;
 mod known;
-mod link;
 mod load;
 mod locks;
 mod lookup;
 mod memory;
-mod named;
 mod objects;
-mod password_file;
+mod prelude;
 mod read;
 mod readers;
 mod recalled;
 mod rows;
 mod same;
 mod schema;
-mod schema_name;
 mod session;
-mod state;
 mod statement;
 mod time;
 mod tls;
-mod wording;
 mod write;
 mod writer;
 
@@ -46,8 +39,8 @@ use outlast_core::{
 use crate::{Options, group::Writer};
 use acknowledged::{Acknowledged, Found};
 use address::Address;
+use connect::Link;
 use hints::Hints;
-use link::Link;
 use readers::Readers;
 use same::Same;
 use time::Time;

@@ -10,10 +10,9 @@ use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
-    error::failure,
-    link::Link,
+    connect::Link,
     rows,
-    statement::{all, maybe, page, params},
+    statement::{all, failure, maybe, page, params},
     time::NOW,
 };
 

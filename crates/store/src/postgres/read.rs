@@ -11,7 +11,7 @@ use outlast_core::{
 
 use super::{
     PostgresStore,
-    link::Link,
+    connect::Link,
     rows,
     statement::{Param, all, maybe, page, params},
     time::NOW,

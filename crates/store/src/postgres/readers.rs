@@ -19,7 +19,7 @@ use tokio::{
     task::{LocalSet, spawn_local},
 };
 
-use super::{address::Address, hints::Hints, link::Link, same::Same};
+use super::{address::Address, connect::Link, hints::Hints, same::Same};
 use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.

@@ -18,12 +18,10 @@ use tokio_postgres::error::SqlState;
 use super::{
     locks::Locks,
     memory::{ABSENT, Arrays, Basis, NUMBER, Place, Table, by_table},
-    named::Named,
     session::{First, Session, Terms},
-    statement::{Ask as _, Param, param, params},
+    statement::{Ask as _, Named, Param, param, params},
     time::NOW,
-    wording::{Wording, Written},
-    write::{self, Failed, Request, Statement, Values},
+    write::{self, Failed, Request, Statement, Values, Wording, Written},
 };
 use crate::rows::Cell;
 

@@ -6,10 +6,10 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use outlast_core::store::Error;
 use tokio_postgres::SimpleQueryMessage;
 
-use super::{connect::ConnectError, error::failure, link::Link};
+use super::connect::ConnectError;
+use crate::postgres::prelude::*;
 
 /// Query for the hash of the key that each store makes when it is created.
 const ID: &str = "SELECT sha256(value)::text FROM outlast.meta WHERE key = 'token_key_1'";

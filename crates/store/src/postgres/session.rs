@@ -3,10 +3,6 @@
 use std::{cell::Cell, fmt::Display, future::Future};
 
 use futures_util::future::join4;
-use outlast_core::{
-    store::{Error, load::Key},
-    words::{InstanceNo, Micros},
-};
 use tokio::{
     runtime::{Builder, Runtime},
     task::yield_now,
@@ -14,21 +10,17 @@ use tokio::{
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{
-    acknowledged::Witness,
+    acknowledged::{Epoch, Witness},
     address::Address,
     connect::ConnectError,
-    epoch::Epoch,
-    error::chain,
-    known::Known,
     load,
     locks::Locks,
     memory::{Memory, NUMBER},
-    named::Named,
-    schema_name::SchemaName,
-    statement::{Ask as _, Param, params},
+    statement::{Ask as _, chain, params},
     time::NOW,
-    wording::Wordings,
+    write::Wordings,
 };
+use crate::postgres::prelude::*;
 
 /// Longest time that a transaction stands still before the database ends it.
 ///

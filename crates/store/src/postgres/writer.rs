@@ -20,11 +20,9 @@ use outlast_core::{
 use tokio_postgres::error::SqlState;
 
 use super::{
-    acknowledged::{Acknowledged, Commit},
+    acknowledged::{Acknowledged, Commit, Epoch},
     address::Address,
     apply::{self, write_failure},
-    epoch::Epoch,
-    error::{failure, rolled_back},
     hints::{self, Hints},
     known::Known,
     load,
@@ -33,7 +31,7 @@ use super::{
     recalled::AtOnce,
     same::Same,
     session::{BeginReply, Begun, Session, Standstill, Terms},
-    statement::{many, params},
+    statement::{failure, many, params, rolled_back},
     time::Time,
     write::{self, Failed, Request},
 };

@@ -1,14 +1,13 @@
 //! Reads of the state. Each is one statement, hence one moment.
 
-mod resumption;
-
 use std::{borrow::Cow, sync::OnceLock};
 
 use bytes::Bytes;
 use outlast_core::{
     engine,
     state::{
-        At, Committed, Item, Listed, Namespace, Position, Progress, Retention, prefix_end, rows::Current,
+        At, Item, Listed, Namespace, Position, Progress, ResumePoint, Retention, StepKey, furthest,
+        prefix_end,
     },
     store::{
         Answer, Error, Question, Which,
@@ -18,8 +17,8 @@ use outlast_core::{
 };
 
 use super::{
-    Database, Query, Value,
-    Value::{Blob, Int},
+    Database, Query,
+    Value::{self, Blob, Int},
     limit,
 };
 use crate::rows::{Columns, Cursor, Dialect, Read, Record};
@@ -57,7 +56,7 @@ pub fn answer<D: Database>(db: &D, question: &Question) -> Result<Answer, Error>
         Question::StateScan { scan } => Answer::StateScan(items(db, scan)?),
         Question::StateEvents { range } => Answer::StateEvents(events(db, range)?),
         Question::ResumePoint { namespace, agent, prefix } => {
-            Answer::ResumePoint(resumption::point(db, namespace, agent, prefix)?)
+            Answer::ResumePoint(resume_point(db, namespace, agent, prefix)?)
         }
         Question::StatePosition {} => {
             let text = format!("SELECT coalesce(max(position), 0) FROM {o}items");
@@ -304,8 +303,7 @@ fn keys_of(d: Dialect, scan: &Scan) -> (String, Vec<Value>) {
 
 /// Returns the tables and conditions of an agent's live keys, with a join, within bounds that [`keys_of`] made.
 fn live(d: Dialect, join: &str, keys: &str) -> String {
-    let is_live = if d == Dialect::Sqlite { "k.live = 1" } else { "k.live" };
-    let (o, by) = (d.schema(), d.indexed_by("keys_live"));
+    let (o, by, is_live) = (d.schema(), d.indexed_by("keys_live"), d.is("k.live"));
     format!("{o}keys k {by}{join}WHERE k.agent_no = {} AND {is_live}{keys}", agent_no(d))
 }
 
@@ -442,19 +440,6 @@ impl Record for Changed {
     }
 }
 
-/// A name, of which both databases have the bytes.
-impl Record for String {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<String, R> {
-        row.utf8()
-    }
-}
-
-impl Record for Position {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Position, R> {
-        row.int().map(Position)
-    }
-}
-
 impl Record for Namespace {
     fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Namespace, R> {
         Ok(Namespace {
@@ -463,47 +448,6 @@ impl Record for Namespace {
             at: Micros(row.int()?),
             keep: row.maybe_int()?.map_or(Retention::All, Retention::Last),
             forgotten: row.int()?,
-        })
-    }
-}
-
-/// A namespace, and the commit up to which its transaction ids may be forgotten (see `Rows::old_ids`), with its time.
-pub type Head = (Namespace, Option<(i64, Micros)>);
-
-impl Record for Head {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Head, R> {
-        let namespace = Namespace::of_row(row)?;
-        Ok((namespace, row.maybe_int()?.zip(row.maybe_int()?.map(Micros))))
-    }
-}
-
-/// Returns the query for the newest version of the key ?3 of the agent ?2 in the namespace ?1, as a decision has it.
-pub fn current(d: Dialect) -> String {
-    let (o, [namespace, agent, key]) = (d.schema(), [("n.name", 1), ("a.name", 2), ("k.key", 3)]);
-    let is = |(column, i): (&str, usize)| d.is_name(column, i);
-    format!(
-        "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
-         FROM {o}namespaces n JOIN {o}agents a ON a.namespace_no = n.no AND {} \
-         JOIN {o}keys k ON k.agent_no = a.no AND {} WHERE {}",
-        is(agent),
-        is(key),
-        is(namespace)
-    )
-}
-
-impl Record for Current {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Current, R> {
-        Ok(Current {
-            version: row.int()?,
-            live: row.bool()?,
-            position: Position(row.int()?),
-            commit: row.int()?,
-            at: Micros(row.int()?),
-            first: Position(row.int()?),
-            oldest: row.int()?,
-            progress: row.maybe_int()?.and_then(Progress::from_code),
-            moved: false,
-            no: row.int()?,
         })
     }
 }
@@ -525,9 +469,69 @@ pub fn forget(d: Dialect) -> [String; 5] {
     ]
 }
 
-impl Record for Committed {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Committed, R> {
-        Ok(Committed { commit: row.int()?, at: Micros(row.int()?), versions: Vec::new() })
+/// Returns the furthest step done, and the furthest begun, among the keys that begin with `prefix`.
+fn resume_point<D: Database>(
+    db: &D,
+    namespace: &str,
+    agent: &str,
+    prefix: &str,
+) -> Result<ResumePoint, Error> {
+    let d = D::DIALECT;
+    let o = d.schema();
+    if StepKey::is_stem(prefix) {
+        let furthest = |progress: Progress| {
+            format!(
+                "SELECT * FROM (SELECT k.key, k.progress, k.n FROM {o}keys k {}WHERE k.agent_no = {} \
+                 AND k.stem IS NOT NULL AND {} AND k.progress = {} ORDER BY k.n DESC LIMIT 1) f",
+                d.indexed_by("keys_steps"),
+                agent_no(d),
+                d.is_name("k.stem", 3),
+                progress.code()
+            )
+        };
+        let text = format!("{} UNION ALL {}", furthest(Progress::Done), furthest(Progress::Pending));
+        let rows: Vec<Step> = db.rows(Query::new(text, [blob(namespace), blob(agent), blob(prefix)]))?;
+        let mut done = None;
+        let mut pending = None;
+        for step in rows {
+            match step.progress {
+                Some(Progress::Done) => done = step.n,
+                _ => pending = step.n.map(|n| (n, step.key)),
+            }
+        }
+        // Steps with leading zeros that an older version wrote have no stem.
+        if let Some(done) = done {
+            let (pending, pending_key) = pending.unzip();
+            return Ok(ResumePoint { done, pending, pending_key });
+        }
+    }
+    let scan = Scan {
+        namespace: namespace.to_owned(),
+        agent: agent.to_owned(),
+        prefix: prefix.to_owned(),
+        limit: usize::MAX,
+        ..Scan::default()
+    };
+    let (keys, values) = keys_of(d, &scan);
+    let text = format!(
+        "SELECT k.key, k.progress, k.n FROM {o}keys k WHERE k.agent_no = {} AND k.progress IS NOT NULL{keys}",
+        agent_no(d)
+    );
+    let steps: Vec<Step> = db.rows(Query::new(text, values))?;
+    Ok(furthest(prefix, steps.iter().filter_map(|step| Some((step.key.as_str(), step.progress?)))))
+}
+
+/// A key that records a step, with the step's progress and number.
+struct Step {
+    key: String,
+    progress: Option<Progress>,
+    n: Option<i64>,
+}
+
+impl Record for Step {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Step, R> {
+        let (key, progress) = (row.utf8()?, row.maybe_int()?.and_then(Progress::from_code));
+        Ok(Step { key, progress, n: row.maybe_int()? })
     }
 }
 
@@ -565,7 +569,7 @@ mod tests {
     #[test]
     fn no_query_of_the_state_walks_more_than_it_returns() {
         let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(sqlite::state::schema::TABLES).unwrap();
+        conn.execute_batch(sqlite::schema::STATE).unwrap();
         let plans = Plans { conn, lines: RefCell::default() };
         let check = |question: &Question, wanted: &str| {
             answer(&plans, question).unwrap();

@@ -8,16 +8,18 @@ use outlast_core::{
     run::Run,
     words::{EnvelopeNo, Row, RunNo, Touch},
 };
-use rusqlite::{CachedStatement, Connection, Result, params};
+use rusqlite::{CachedStatement, Connection, Result, params, params_from_iter};
 
 use super::{
     payloads,
     pending::Cache,
-    query::execute,
-    rows::{no_json, to_json},
-    state,
+    rows::{execute, no_json, to_json},
 };
-use crate::rows::{Dialect, Stored, Write};
+use crate::{
+    query::state::forget as forget_state,
+    rows::{Dialect, Stored, Write},
+    state::changes,
+};
 
 const SQLITE: Dialect = Dialect::Sqlite;
 
@@ -53,10 +55,11 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
         }
     }
     l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
-    state::apply(conn, &l.state)?;
+    for change in changes(SQLITE, &l.state) {
+        execute(conn, &change.sql, params_from_iter(&change.cells))?;
+    }
     if let Some(d) = &l.new_delivery {
-        let sql = "INSERT OR REPLACE INTO deliveries (name, version, delivery) VALUES (?1, ?2, ?3)";
-        execute(conn, sql, params![d.name, d.version, to_json(d)?])?;
+        put(conn, d)?;
     }
     for e in &l.events {
         let sql = "INSERT INTO events (at, run_no, seq, kind, about) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -163,7 +166,9 @@ fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) 
     for table in ["entries", "attempts", "leases", "specs"] {
         execute(conn, &format!("DELETE FROM {table} WHERE run_no = ?1"), (run.0,))?;
     }
-    state::forget(conn, namespace)?;
+    for sql in forget_state(SQLITE) {
+        execute(conn, &sql, (namespace.as_bytes(),))?;
+    }
     execute(conn, "DELETE FROM events WHERE run_no = ?1 AND kind <> 'run_removed'", (run.0,))?;
     execute(conn, "DELETE FROM runs WHERE no = ?1", (run.0,))?;
     execute(conn, "DELETE FROM envelopes WHERE no = ?1", (envelope.0,))

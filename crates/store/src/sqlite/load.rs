@@ -3,7 +3,7 @@
 use std::{hash::Hash, sync::Arc};
 
 use outlast_core::{
-    engine::{Loaded, Numbers},
+    engine::Loaded,
     envelope::Budget,
     journal::Entry,
     run::{Attempt, Lease, Run},
@@ -11,18 +11,17 @@ use outlast_core::{
         Error,
         load::{Key, Newest},
     },
-    words::{EnvelopeNo, InstanceNo, Map, RunNo},
+    words::{Map, Row, RunNo},
 };
-use rusqlite::Connection;
+use rusqlite::{Connection, params_from_iter};
 
 use super::{
-    failure,
     pending::{Cache, Pending},
-    query::{many, maybe, one},
-    rows, state,
+    rows::{self, all, many, maybe, one},
 };
 use crate::{
-    rows::Stored,
+    load::{Head, load},
+    rows::{Dialect, Record, Stored},
     tables::{CALL, OPEN},
 };
 
@@ -49,7 +48,7 @@ fn open_calls() -> String {
 impl Finder<'_> {
     pub fn find(&mut self, key: &Key<'_>, l: &mut Loaded) -> Result<(), Error> {
         match *key {
-            Key::Numbers => l.numbers = Some(self.numbers()?),
+            Key::Numbers => l.numbers = self.found(key)?.pop(),
             Key::Instance(no) => l.extend(self.cached(|c| &mut c.instances, no, no.0)?),
             Key::RunById(id) => {
                 if let Some(no) =
@@ -112,32 +111,28 @@ impl Finder<'_> {
             Key::OpenCalls(instance) => {
                 l.extend(many::<Entry>(self.conn, &open_calls(), (instance.0,))?);
             }
-            Key::Position => l.state.position = state::position(self.conn)?,
-            Key::Delivery(name) => {
-                let sql = "SELECT delivery FROM deliveries WHERE name = ?1";
-                l.deliveries.extend(maybe(self.conn, sql, (name,), rows::record)?);
+            Key::Position => l.state.position = self.found(key)?.pop().unwrap_or_default(),
+            Key::Delivery(name) => l.deliveries.extend(one(self.conn, "WHERE name = ?1", (name,))?),
+            Key::Namespace(name) => {
+                if let Some((head, old)) = self.found::<Head>(key)?.pop() {
+                    l.state.namespaces.insert(name.to_owned(), Row::read(head));
+                    l.state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
+                }
             }
-            Key::Namespace(name) => state::load_namespace(self.conn, l, name)?,
-            Key::State(name) => state::load_key(self.conn, l, name)?,
-            Key::Transaction(id) => l.state.outcome = state::outcome(self.conn, id)?,
-            Key::Compactable { namespace, before, after, limit } => {
-                state::load_compactable(self.conn, l, namespace, before, after, limit)?;
+            Key::State(name) => {
+                let found = self.found(key)?.pop();
+                l.state.keys.extend(found.map(|current| (name.clone(), Row::read(current))));
             }
+            Key::Transaction(_) => l.state.outcome = self.found(key)?.pop(),
+            Key::Compactable { .. } => l.state.compactable = self.found(key)?,
         }
         Ok(())
     }
 
-    fn numbers(&self) -> Result<Numbers, Error> {
-        let next = |table: &str| -> Result<i64, Error> {
-            let sql = format!("SELECT coalesce(max(no), 0) + 1 FROM {table}");
-            let mut statement = self.conn.prepare_cached(&sql).map_err(failure)?;
-            statement.query_row([], |r| r.get(0)).map_err(failure)
-        };
-        Ok(Numbers {
-            run: RunNo(next("runs")?),
-            envelope: EnvelopeNo(next("envelopes")?),
-            instance: InstanceNo(next("instances")?),
-        })
+    /// Returns the rows that the query of the key finds.
+    fn found<T: Record>(&self, key: &Key<'_>) -> Result<Vec<T>, Error> {
+        let Some(load) = load(Dialect::Sqlite, key) else { return Ok(Vec::new()) };
+        all(self.conn, &load.text, params_from_iter(&load.cells), rows::record)
     }
 
     fn run(&mut self, no: RunNo) -> Result<Option<Run>, Error> {

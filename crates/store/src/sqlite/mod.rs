@@ -3,16 +3,13 @@
 mod apply;
 mod connect;
 mod file;
-mod holder;
 mod load;
 mod log;
 pub(crate) mod payloads;
 mod pending;
-mod query;
 mod read;
 mod rows;
-mod schema;
-pub(crate) mod state;
+pub(crate) mod schema;
 mod writer;
 
 use std::{
@@ -30,9 +27,9 @@ use rusqlite::Connection;
 use crate::{
     Options,
     ballast::Ballast,
-    format::FORMAT,
     gate,
     group::{Hands, Writer},
+    migration::FORMAT,
 };
 use file::StoreFile;
 

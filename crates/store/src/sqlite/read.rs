@@ -5,7 +5,10 @@ use outlast_core::{
     store::{Answer, Durability, Error, Question, Store, Ticket},
 };
 
-use super::{SqliteStore, connect, failure, log, payloads, query::all, rows};
+use super::{
+    SqliteStore, connect, failure, log, payloads,
+    rows::{self, all},
+};
 use crate::{
     gate,
     group::Hands,

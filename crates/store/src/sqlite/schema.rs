@@ -9,12 +9,10 @@ use std::{
 use outlast_core::{run::Instance, store::Error, words::Micros};
 use rusqlite::{Connection, Transaction};
 
-use super::{connect, failure, query, state};
+use super::{connect, failure, rows};
 use crate::{
-    format::{FORMAT, readable},
-    migration::{CREATED, added_since, is_idle},
-    schema,
-    tables::LIVE,
+    migration::{CREATED, FORMAT, added_since, is_idle, readable},
+    tables::{self, LIVE},
 };
 
 /// `PRAGMA application_id` that distinguishes an Outlast store from any other SQLite file ("OUTL").
@@ -35,8 +33,45 @@ CREATE INDEX IF NOT EXISTS events_of_runs ON events (run_no, no) WHERE run_no IS
 CREATE TABLE IF NOT EXISTS deliveries (name TEXT PRIMARY KEY, version INTEGER NOT NULL, delivery TEXT NOT NULL) WITHOUT ROWID;
 ";
 
+// A namespace, an agent and a key are stored once, under a number; versions refer to the key's number. Names are
+// blobs, compared by their UTF-8 bytes, NUL included. `position` is the order of all writes; every index on `items`
+// ends in it, as it is the table's key. `keys` holds the newest version of each key, so that listing reads no
+// versions. Its `replaced` says that older versions exist, so that most new versions change no index of `keys`. Its
+// `stem` and `n` are set while the value records a step's progress.
+pub const STATE: &str = "
+CREATE TABLE namespaces (
+    no INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, commit_no INTEGER NOT NULL, at INTEGER NOT NULL,
+    keep INTEGER, forgotten INTEGER NOT NULL);
+
+CREATE TABLE agents (
+    no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, name BLOB NOT NULL, removed_to INTEGER NOT NULL,
+    UNIQUE (namespace_no, name));
+
+CREATE TABLE keys (
+    no INTEGER PRIMARY KEY, namespace_no INTEGER NOT NULL, agent_no INTEGER NOT NULL, key BLOB NOT NULL,
+    version INTEGER NOT NULL, live INTEGER NOT NULL, replaced INTEGER NOT NULL, position INTEGER NOT NULL, commit_no INTEGER NOT NULL,
+    at INTEGER NOT NULL, first INTEGER NOT NULL, oldest INTEGER NOT NULL, progress INTEGER, stem BLOB, n INTEGER,
+    UNIQUE (agent_no, key));
+CREATE INDEX keys_live ON keys (agent_no, key) WHERE live = 1;
+CREATE INDEX keys_steps ON keys (agent_no, stem, progress, n) WHERE stem IS NOT NULL;
+CREATE INDEX keys_with_history ON keys (namespace_no, no) WHERE replaced = 1;
+
+CREATE TABLE items (
+    position INTEGER PRIMARY KEY, agent_no INTEGER NOT NULL, key_no INTEGER NOT NULL, version INTEGER NOT NULL,
+    commit_no INTEGER NOT NULL, at INTEGER NOT NULL, run_no INTEGER, attempt INTEGER, value BLOB);
+CREATE UNIQUE INDEX items_by_version ON items (key_no, version);
+CREATE INDEX items_by_key ON items (key_no);
+CREATE INDEX items_by_agent ON items (agent_no);
+
+CREATE TABLE commits (
+    namespace_no INTEGER NOT NULL, commit_no INTEGER NOT NULL, at INTEGER NOT NULL, position INTEGER NOT NULL,
+    txn BLOB, PRIMARY KEY (namespace_no, commit_no)) WITHOUT ROWID;
+CREATE INDEX commits_by_time ON commits (namespace_no, at, commit_no);
+CREATE INDEX commits_by_transaction ON commits (txn) WHERE txn IS NOT NULL;
+";
+
 fn tables_of_runs() -> String {
-    let [tables, indexes] = schema::alike("", ["INTEGER", "INTEGER", "TEXT", "TEXT", "TEXT"]);
+    let [tables, indexes] = tables::alike("", ["INTEGER", "INTEGER", "TEXT", "TEXT", "TEXT"]);
     format!(
         "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -122,7 +157,7 @@ pub fn make(
         format => return Ok(format),
     }
     tx.execute_batch(&tables_of_runs()).map_err(failure)?;
-    tx.execute_batch(state::schema::TABLES).map_err(failure)?;
+    tx.execute_batch(STATE).map_err(failure)?;
     tx.execute_batch(&added_since(CREATED, "", "INTEGER")).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
@@ -145,7 +180,7 @@ pub fn migrate(conn: &mut Connection, path: &Path, now: Micros) -> Result<(), Er
     if found == FORMAT {
         return Ok(());
     }
-    is_idle(&query::many::<Instance>(&tx, &format!("WHERE life = {LIVE}"), [])?, now, &place)?;
+    is_idle(&rows::many::<Instance>(&tx, &format!("WHERE life = {LIVE}"), [])?, now, &place)?;
     let copy = copy(path, found)?;
     tx.execute_batch(&added_since(found, "", "INTEGER")).map_err(failure)?;
     tx.execute_batch(EVENTS).map_err(failure)?;

@@ -14,8 +14,7 @@ use rusqlite::Connection;
 
 use super::{
     apply, failure,
-    file::StoreFile,
-    holder::holder,
+    file::{StoreFile, holder},
     load::Finder,
     log,
     pending::{Cache, Pending},
@@ -24,8 +23,8 @@ use crate::{
     Durability,
     backend::{Backend, CommitFailed, DataVersion},
     ballast::Ballast,
-    format::unchanged,
     gate::{self, Inside},
+    migration::unchanged,
 };
 
 pub struct SqliteWriter {

@@ -49,8 +49,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::{
-    base::Base,
-    database::Database,
+    base::{Base, Database},
     frames::{Frames, word},
     mark::{self, Mark, Point},
 };

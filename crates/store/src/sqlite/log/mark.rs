@@ -16,8 +16,7 @@ use std::{
 };
 
 use super::{
-    base::{self, Base},
-    database::Database,
+    base::{self, Base, Database},
     frames::{Checksum, FRAME_HEADER, Frames, LOG_HEADER, Salts, eight, word},
 };
 
@@ -181,6 +180,7 @@ pub fn path_of(store: &Path) -> PathBuf {
 }
 
 /// Writer of the mark of one connection.
+#[derive(Default)]
 pub struct Marker {
     path: PathBuf,
     /// Opened by the first commit. `None` again when the file cannot be had: a store works without a mark.
@@ -203,19 +203,7 @@ pub struct Marker {
 
 impl Marker {
     pub fn new(path: PathBuf, device: u64) -> Marker {
-        Marker {
-            path,
-            file: None,
-            cache: cache(device),
-            header: ([0; FRAME_HEADER], 0),
-            page_len: 0,
-            newest: None,
-            is_new: false,
-            before: None,
-            written: None,
-            counter: 0,
-            base: None,
-        }
+        Marker { path, cache: cache(device), ..Marker::default() }
     }
 
     /// Follows what SQLite writes to the log: a frame's header, then its page. Returns whether a commit's end changed.

@@ -11,7 +11,6 @@
 
 mod base;
 mod check;
-mod database;
 mod filesystem;
 mod frames;
 mod gathering;
@@ -47,7 +46,7 @@ use rusqlite::ffi::{
 pub use check::{KeptPart, Repaired, check, fault_of_mark, place_of, repair};
 pub use filesystem::SyncMode;
 
-use database::Database;
+use base::Database;
 use gathering::{Disk, Gathering, Trailer};
 use mark::{Mark, Marker};
 

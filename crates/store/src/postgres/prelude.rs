@@ -1,0 +1,22 @@
+//! Names that most of this store uses: the rows, what a transaction knows of them, and the statements that read and write them.
+
+pub use outlast_core::{
+    envelope::{Budget, Envelope},
+    journal::Entry,
+    run::{Attempt, Instance, Lease, Run},
+    store::{Error, load::Key},
+    words::{EnvelopeNo, InstanceNo, Micros, Row, RunNo, Touch},
+};
+
+pub use crate::{
+    postgres::{
+        connect::Link,
+        known::{Hold, Known},
+        schema::SchemaName,
+        statement::{Named, Param, failure},
+        write::{Statement, Values},
+    },
+    rows::{Cell, Dialect, Stored},
+};
+
+pub(super) use super::rows;
