@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::words::{AttemptNo, RunNo};
-
-use crate::{Cast, Credential, Logical, Mood, Outside, Request, ToAgent, ToProcess};
+use crate::{Cast, Credential, Logical, prelude::*};
 
 /// State of one agent.
 #[derive(Clone, Debug)]

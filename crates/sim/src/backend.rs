@@ -11,24 +11,21 @@ use std::{
     time::Duration,
 };
 
+use outlast_core::{
+    engine::{Loaded, Need},
+    envelope::budget::Past,
+    journal::State as EntryState,
+    store::{
+        Store as _, Ticket,
+        load::{Fetch, Key},
+    },
+};
 use outlast_store::{
     backend::{Backend, CommitFailed, DataVersion},
     group::{Step, Steps},
 };
 
-use outlast_core::{
-    engine::{Loaded, Need, Op, Outcome},
-    envelope::budget::Past,
-    journal::State as EntryState,
-    memory::{MemoryStore, Tables},
-    store::{
-        Durability, Error, Store as _, Ticket,
-        load::{Fetch, Key},
-    },
-    words::{InstanceNo, Micros},
-};
-
-use crate::Bug;
+use crate::prelude::*;
 
 /// Fault that a transaction meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,9 @@
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
-use outlast_core::{
-    memory::MemoryStore,
-    words::{Clock as _, ManualClock, Micros, SeededEntropy},
-};
+use outlast_core::words::{Clock as _, ManualClock, SeededEntropy};
 
-use crate::Bug;
+use crate::prelude::*;
 
 /// Time at which the first simulated hour ends: 20 November 2026, 09:00 UTC.
 pub const AN_HOUR: Micros = Micros(1_795_165_200_000_000);

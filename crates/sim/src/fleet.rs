@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{DeclareDead, Op, Outcome, Register},
-    memory::MemoryStore,
-    run::{Identity, Life},
-    store::{Ask as _, Durability, Error, Store as _, Ticket},
-    words::InstanceNo,
+    engine::Register,
+    run::Identity,
+    store::{Ask as _, Store as _, Ticket},
 };
 use outlast_store::group::Step;
 
-use crate::{FaultStore, Scene, draw_fault, resolved};
+use crate::{FaultStore, Scene, draw_fault, prelude::*, resolved};
 
 /// One life of a server. `T`: what its operations are for.
 pub struct Server<T> {

@@ -2,14 +2,9 @@
 
 use std::sync::Arc;
 
-use outlast_core::{
-    call::desk::{self, Key},
-    engine::{Op, Outcome},
-    store::{Durability, Error},
-    words::{AttemptNo, Digest, InstanceNo, RunNo, Seq},
-};
+use outlast_core::call::desk::Key;
 
-use crate::{Ask, Piece, Trouble};
+use crate::{Ask, Piece, Trouble, prelude::*};
 
 /// Event in the world's queue.
 pub enum Happening {

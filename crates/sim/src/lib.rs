@@ -12,6 +12,8 @@
 //! provider over several servers, are scenes of servers without a desk (`fleet`); a seed in three plays them too (`many`).
 #![forbid(unsafe_code)]
 
+mod prelude;
+
 pub mod agent;
 pub mod backend;
 pub mod bug;

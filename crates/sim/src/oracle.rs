@@ -1,8 +1,6 @@
 //! Oracle: checks the invariants of ARCHITECTURE.md from outside, on stored data, on what the provider saw and
 //! billed, and on what agents received. It shares no code with the decisions it judges.
 
-pub mod work;
-
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet},
@@ -10,17 +8,16 @@ use std::{
 };
 
 use outlast_core::{
-    call::{Rate, Visible, exchange::Frame},
-    engine::{Admission, Admit, Op, Outcome},
-    envelope::{Amounts, Owner, Per, Unit},
-    journal::{Entry, Kind, Opening, Role, State},
-    memory::{MemoryStore, Tables},
-    run::{InDoubt, Life, Status},
-    store::Error,
-    words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
+    call::Visible,
+    engine::{Admission, Admit},
+    envelope::{Amounts, Owner, Per},
+    run::{InDoubt, Status},
+    words::EnvelopeNo,
 };
 
-use crate::{Provider, Request, UpstreamRequest};
+use crate::prelude::*;
+
+pub mod work;
 
 type Key = (RunNo, Seq);
 

@@ -1,13 +1,8 @@
 //! Surroundings of the processes and agents: the engine, the provider, the oracle, and which process is in trouble.
 
-use outlast_core::{
-    call::{Rate, membership::LEASE_MS},
-    engine::{Close, DeclareDead, Op},
-    state::run_namespace,
-    words::{InstanceNo, RunNo, Seq},
-};
+use outlast_core::{call::membership::LEASE_MS, engine::Close, state::run_namespace};
 
-use crate::{Bug, Engine, Fault, Happening, Oracle, Provider, Rng, ToAgent, ToProcess, ToWorker, Why};
+use crate::{Fault, Oracle, Why, prelude::*};
 
 /// Everything in the world except the processes and agents, which are given access to it.
 pub struct Outside {

@@ -1,8 +1,5 @@
 //! Simulated process: a server that hosts a desk on its own handle of the store, as the proxy does.
 
-mod clients;
-mod settling;
-
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, VecDeque},
@@ -14,21 +11,19 @@ use outlast_core::{
     call::{
         ConnectionId, Membership, Patience, Quiet, RequestKey,
         connection::Event,
-        desk::{self, At, Deed, Key},
-        exchange::{Ending, Frame},
+        desk::{At, Deed, Key},
+        exchange::Ending,
         rates::Wants,
     },
-    engine::{Bill, Delivered, Op},
-    journal::Opening,
-    memory::MemoryStore,
-    store::{Durability, Error, Ticket},
-    words::{AttemptNo, Digest, InstanceNo, MatchKey, RunNo, Seq},
+    engine::Delivered,
+    store::Ticket,
+    words::MatchKey,
 };
 
-use crate::{
-    Bug, Credential, FaultStore, Outside, Planted, Request, ToAgent, ToProcess, ToWorker, UpstreamRequest,
-    Whose, person,
-};
+use crate::{Credential, FaultStore, Planted, person, prelude::*};
+
+mod clients;
+mod settling;
 
 /// Purpose of a ticket.
 #[derive(Clone, Debug)]

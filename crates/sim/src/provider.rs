@@ -3,17 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    call::{
-        Rate,
-        exchange::{Failure, Frame, Silence},
-    },
-    engine::Bill,
+    call::exchange::{Failure, Silence},
     envelope::Amounts,
     price::Bound,
-    words::{Digest, RunNo, Seq, ServiceTier, Usage, money::nano_from_pico},
+    words::{ServiceTier, Usage, money::nano_from_pico},
 };
 
-use crate::Rng;
+use crate::prelude::*;
 
 /// Request as it arrives upstream.
 #[derive(Clone, Debug)]

@@ -1,12 +1,8 @@
 //! Setup drawn from a seed: runs with their limits, programs, and the troubles to come.
 
-use outlast_core::{
-    call::Rate,
-    envelope::{Limits, Unit},
-    run::InDoubt,
-};
+use outlast_core::run::InDoubt;
 
-use crate::{Bug, Program, Rng, Waves, program};
+use crate::{Program, Waves, prelude::*, program};
 
 /// Longest time for which a store is away, in milliseconds. It is longer than any lease.
 const LONGEST_OUTAGE_MS: u64 = 20_000;

@@ -7,19 +7,15 @@
 
 use outlast_core::{
     engine::{
-        Actor, Asker, BeginStep, Change, ClaimItem, Claimed, DecideApproval, Delivered, EndAttempt,
-        Error as Refused, GiveUpTool, ItemEnd, NextTry, Op, Outcome, Put, Receiver, Record, RecordItem,
-        RequestApproval, ReserveTool, Reserved, ResolveStep, SendTool, Step, StorePart,
-        run::end_attempt::Then,
+        Asker, BeginStep, Change, ClaimItem, Claimed, DecideApproval, Delivered, EndAttempt,
+        Error as Refused, GiveUpTool, ItemEnd, NextTry, Put, Receiver, Record, RecordItem, RequestApproval,
+        ReserveTool, Reserved, ResolveStep, SendTool, Step, StorePart, run::end_attempt::Then,
     },
-    journal::{ItemClaim, OnChange, Opening, Payload, Role, State, approval::Status, iteration_scope},
+    journal::{ItemClaim, OnChange, approval::Status, iteration_scope},
     run::Exit,
-    state::Name,
-    store::{Durability, Error},
-    words::{Digest, RunNo, Seq, Slot},
 };
 
-use crate::{Bug, How, Mood, Outside, Task, ToProcess, ToWorker, ToolCall, Waves, Whose};
+use crate::{How, Task, ToolCall, Waves, prelude::*};
 
 /// State of a task within its wave.
 #[derive(Clone, Debug)]

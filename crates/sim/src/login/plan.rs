@@ -5,14 +5,12 @@ use outlast_core::{
     engine::{self, Change as Write, Put, PutRow},
     envelope::Ceilings,
     reads::rows,
-    run::Life,
-    state::{Name, Table},
-    store::{Durability, Error, Store as _},
-    words::InstanceNo,
+    state::Table,
+    store::Store as _,
 };
 
 use super::{Event, Login, truth::Head};
-use crate::{Bug, Fleet as _};
+use crate::{Fleet as _, prelude::*};
 
 pub const LOGIN: &str = "anthropic:simulated";
 

@@ -3,12 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use outlast_core::{
-    call::busy_waiting::{Conversations, Hold, Look, Streak, ToolUse, Turn},
-    words::{AttemptNo, Digest, Micros, Seq},
-};
+use outlast_core::call::busy_waiting::{Conversations, Hold, Look, Streak, ToolUse, Turn};
 
-use crate::{Bug, Rng};
+use crate::prelude::*;
 
 /// Pause between two looks at what a held call waits for, in milliseconds.
 pub const LOOK_MS: u64 = 1_000;

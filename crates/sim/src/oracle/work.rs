@@ -5,15 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use outlast_core::{
-    journal::{Entry, Kind, Payload, Role, State},
-    memory::{MemoryStore, Tables},
-    state::{Committed, Name},
-    words::{RunNo, Seq},
-};
+use outlast_core::state::Committed;
 
 use super::Violation;
-use crate::ToolCall;
+use crate::{ToolCall, prelude::*};
 
 type Key = (RunNo, String);
 

@@ -7,17 +7,15 @@ use outlast_core::{
     call::{
         ConnectionId, FailedTry, Quiet, Refused,
         connection::Event,
-        desk::{self, Admitting, ForClient, ForExchange, Key},
-        exchange::{self, Ending, Failure, Frame, Silence},
+        desk::{Admitting, ForClient, ForExchange, Key},
+        exchange::{self, Ending, Failure, Silence},
     },
-    engine::{Actor, Admit, AwaitProvider, Bill, Delivered, GiveBack, Received, Receiver, Retry, Settle},
-    journal::{Opening, Payload, Role},
-    store::{Durability, Error, Store},
-    words::{Cause, Outage, Seq, Slot, Usage},
+    engine::{Admit, AwaitProvider, Delivered, GiveBack, Received, Receiver, Retry, Settle},
+    words::{Cause, Outage, Usage},
 };
 
 use super::{Carried, Process, Then, refuse};
-use crate::{Bug, Outside, PING_MS, Piece, Provider, ToAgent, ToProcess, UpstreamRequest};
+use crate::{PING_MS, Piece, prelude::*};
 
 impl Process {
     pub(super) fn client_gone(&mut self, c: u64, out: &mut Outside) {

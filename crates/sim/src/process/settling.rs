@@ -3,30 +3,25 @@
 
 use std::sync::Arc;
 
-use outlast_store::group::Step;
-
 use outlast_core::{
     call::{
         connection::Event,
-        desk,
         exchange::{self, Ending},
         membership::HEARTBEAT_MS,
     },
     engine::{
-        Admission, Admit, Bill, Claim, Claimed, Close, DeclareDead, Forget, Forgot, Heir, Loaded, Op,
-        Outcome, ProviderAnswered, Raise, Register, Retry, Verb as _,
+        Admission, Admit, Claim, Claimed, Close, Forget, Forgot, Heir, Loaded, ProviderAnswered, Raise,
+        Register, Retry, Verb as _,
     },
-    envelope::{Limits, PerUnit, Unit},
-    journal::{Entry, Opening, State},
-    memory::Tables,
-    run::{Identity, Life, Run, Status},
+    envelope::PerUnit,
+    run::{Identity, Run, Status},
     state::run_namespace,
-    store::{Durability, Error, Store},
-    words::{Clock as _, RunNo, Slot},
+    words::Clock as _,
 };
+use outlast_store::group::Step;
 
 use super::{Pending, Process, Then, refuse};
-use crate::{Bug, How, Outside, ToAgent, ToProcess, ToWorker, Whose, resolved};
+use crate::{How, prelude::*, resolved};
 
 const TICK_MS: u64 = HEARTBEAT_MS;
 

@@ -12,16 +12,13 @@ use outlast_core::{
         rates::{Rates, Turn, Wants},
         shares::{Held, Pace, Part, Server as Settler, Shares},
     },
-    memory::MemoryStore,
     reads::rows,
-    run::Life,
     state::Table,
-    store::{Durability, Error, Store as _},
-    words::{Digest, InstanceNo},
+    store::Store as _,
 };
 
 use super::Event;
-use crate::{Bug, Engine, Server};
+use crate::{Server, prelude::*};
 
 pub const UPSTREAM: &str = "openai";
 

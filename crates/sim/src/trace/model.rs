@@ -4,10 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use outlast_core::{
-    journal::{Kind, State},
-    words::Slot,
-};
+use crate::prelude::*;
 
 /// Nano-USD, tokens and calls.
 pub type Sum = [i64; 3];
