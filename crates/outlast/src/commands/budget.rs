@@ -25,9 +25,8 @@ pub fn budget(args: &BudgetArgs, Desk { store, by, context, page, .. }: Desk) ->
         return Err(store::Error::Engine(engine::Error::RunEnded { id, status }).into());
     }
     let limits = &before.envelope.limits;
-    if let Some(unit) =
-        Unit::ALL.into_iter().find(|unit| raise.add[*unit].is_some() && limits[*unit].is_none())
-    {
+    let has_none = |unit: &Unit| raise.add[*unit].is_some() && limits[*unit].is_none();
+    if let Some(unit) = Unit::ALL.into_iter().find(has_none) {
         return Err(no_limit(store, &before, unit, raise.add[unit].unwrap_or_default())?.into());
     }
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
@@ -121,6 +120,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     let held = |unit: Unit, value: i64| if value == 0 { Cell::default() } else { amount(unit, value).into() };
     for l in &limited {
         let left = l.left.unwrap_or_default();
+        let shown = if matches!(l.unit, Unit::WallMs | Unit::ActiveMs) { left.max(0) } else { left };
         table.row(vec![
             l.unit.word().into(),
             l.limit.map(|v| amount(l.unit, v)).unwrap_or_default().into(),
@@ -128,13 +128,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
             held(l.unit, l.in_doubt),
             held(l.unit, l.reserved - l.in_doubt),
             // A time limit that has passed shows 0 left: it is no overrun.
-            Cell::painted(
-                amount(
-                    l.unit,
-                    if matches!(l.unit, Unit::WallMs | Unit::ActiveMs) { left.max(0) } else { left },
-                ),
-                if left <= 0 { Paint::Care } else { Paint::Plain },
-            ),
+            Cell::painted(amount(l.unit, shown), if left <= 0 { Paint::Care } else { Paint::Plain }),
         ]);
     }
     let mut out = if limited.is_empty() { String::new() } else { table.render(look, 2) };
@@ -150,10 +144,8 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
         // Runs above it and named budgets may limit it all the same.
         let is_alone = view.run.charges.len() == 1 && view.run.budgets.is_empty();
         let own = if is_alone { "" } else { " of its own" };
-        out.push_str(&format!(
-            "  {}\n",
-            look.paint(Paint::Faint, &format!("without a limit{own}: {}", used.join(", ")))
-        ));
+        let told = format!("without a limit{own}: {}", used.join(", "));
+        out.push_str(&format!("  {}\n", look.paint(Paint::Faint, &told)));
     }
     if with_children(view).is_some() {
         out.push_str(&format!("  usd, tokens and calls are with children: it has spent {}\n", cost(view)));

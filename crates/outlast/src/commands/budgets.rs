@@ -178,7 +178,7 @@ fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result 
                     Cell::whole(budget.tag.as_deref().unwrap_or("(all)")),
                     if budget.period.is_empty() { "(ever)".into() } else { Cell::whole(&budget.period) },
                 ],
-                _ => vec![Cell::default(), Cell::default(), Cell::default()],
+                _ => vec![Cell::default(); 3],
             };
             let held = |n: i64| if n == 0 { Cell::default() } else { amount(unit, n).into() };
             row.extend([
@@ -188,9 +188,8 @@ fn print(store: &dyn Store, budgets: &[NamedBudget], page: &mut Page) -> Result 
                 held(line.reserved),
                 Cell::painted(amount(unit, left), if left <= 0 { Paint::Care } else { Paint::Plain }),
                 match budget.waiting.len() {
-                    0 => Cell::default(),
-                    _ if i > 0 => Cell::default(),
-                    n => Cell::painted(n.to_string(), Paint::Care),
+                    n if n > 0 && i == 0 => Cell::painted(n.to_string(), Paint::Care),
+                    _ => Cell::default(),
                 },
             ]);
             table.row(row);

@@ -146,9 +146,9 @@ struct Setting {
 /// Kind of a value that a file has instead of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Number,
+    /// A number or a time.
+    Bare,
     Switch,
-    Time,
 }
 
 /// Reads a setting from its variables: `OUTLAST_SERVE_LISTEN` takes precedence over `OUTLAST_LISTEN`.
@@ -196,11 +196,11 @@ fn checked(arg: &Arg, setting: Setting) -> Result<Vec<String>, Error> {
     let bad = |why: String| Error::BadValue { origin: setting.origin.clone(), why };
     match setting.kind {
         Some(Kind::Switch) if !is_switch(arg) => return Err(bad("wanted a value, had true or false".into())),
-        Some(Kind::Number | Kind::Time) if is_switch(arg) => {
+        Some(Kind::Bare) if is_switch(arg) => {
             return Err(bad(format!("not true or false: {:?}", setting.texts.join(","))));
         }
         // What takes any word is a name or a path.
-        Some(Kind::Number | Kind::Time) if accepted(arg, &["word".to_owned()]).is_ok() => {
+        Some(Kind::Bare) if accepted(arg, &["word".to_owned()]).is_ok() => {
             return Err(bad(format!("wanted a text in quotes, had {}", setting.texts.join(","))));
         }
         _ => {}
@@ -424,9 +424,8 @@ fn texts(value: toml::Value, long: &str) -> Result<Vec<String>, String> {
 fn kind(value: &toml::Value) -> Option<Kind> {
     use toml::Value;
     match value {
-        Value::Integer(_) | Value::Float(_) => Some(Kind::Number),
+        Value::Integer(_) | Value::Float(_) | Value::Datetime(_) => Some(Kind::Bare),
         Value::Boolean(_) => Some(Kind::Switch),
-        Value::Datetime(_) => Some(Kind::Time),
         Value::Array(values) => values.iter().find_map(kind),
         Value::String(_) | Value::Table(_) => None,
     }

@@ -145,17 +145,19 @@ impl Opened {
     /// Returns the snapshot of an entry; `None`: the run's first.
     fn at(&self, entry: Option<i64>) -> Result<Id, FilesError> {
         match entry {
-            Some(entry) => self.found(self.history.at(Seq(entry)), &format!("of before entry {entry}")),
-            None => self.found(self.history.steps.first().map(|step| step.kept.snapshot), "yet"),
+            Some(entry) => {
+                self.known_snapshot(self.history.at(Seq(entry)), &format!("of before entry {entry}"))
+            }
+            None => self.known_snapshot(self.history.steps.first().map(|step| step.kept.snapshot), "yet"),
         }
     }
 
     fn newest(&self) -> Result<Id, FilesError> {
-        self.found(self.history.newest().map(|step| step.kept.snapshot), "yet")
+        self.known_snapshot(self.history.newest().map(|step| step.kept.snapshot), "yet")
     }
 
     /// Returns the snapshot that was looked for. Errors: `NoSnapshot`, with the words that tell which one.
-    fn found(&self, snapshot: Option<Id>, when: &str) -> Result<Id, FilesError> {
+    fn known_snapshot(&self, snapshot: Option<Id>, when: &str) -> Result<Id, FilesError> {
         snapshot.ok_or_else(|| FilesError::NoSnapshot { run: called(&self.view), when: when.to_owned() })
     }
 }
@@ -205,7 +207,7 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
         }
         let head = format!("{:>5}  {when}  {:<8}  {what}", step.at.0, step.kept.moment.name());
         page.line(&page.look.paint(Paint::Strong, &head))?;
-        first(
+        print_first(
             told.iter().map(|change| format!("       {}", clean_line(&line(change), 73))),
             "       ",
             page,
@@ -225,7 +227,7 @@ fn list(store: &dyn Store, run: &str, context: &Context, page: &mut Page) -> Res
 }
 
 /// Prints the first few of some lines, and how many more there are.
-fn first(lines: impl ExactSizeIterator<Item = String>, indent: &str, page: &mut Page) -> Result {
+fn print_first(lines: impl ExactSizeIterator<Item = String>, indent: &str, page: &mut Page) -> Result {
     let more = lines.len().saturating_sub(SHOWN);
     lines.take(SHOWN).try_for_each(|line| page.line(&line))?;
     if more > 0 {
@@ -312,7 +314,7 @@ fn bring_back(
         UndoTo::Entry(entry) => (opened.at(Some(entry))?, Seq(entry)),
         UndoTo::Saved => {
             let saved = opened.files.by_hand()?.map(|last| last.saved);
-            (opened.found(saved, "of before an undo")?, opened.view.run.next_seq)
+            (opened.known_snapshot(saved, "of before an undo")?, opened.view.run.next_seq)
         }
     };
     let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
@@ -334,7 +336,7 @@ fn print(view: &RunView, restored: &Restored, effects: &[history::Effect], page:
     let count = some(restored.changed.len() as i64, "path");
     page.line(&format!("{}  {count} brought back", page.look.paint(Paint::Strong, &called(view))))?;
     let changed = restored.changed.iter().map(|change| format!("  {}", clean_line(&change.shown(), 76)));
-    first(changed, "  ", page)?;
+    print_first(changed, "  ", page)?;
     for path in &restored.left {
         let why = "left: somebody changed it meanwhile, or files that are not kept are in it";
         page.line(&format!("  {}  {why}", clean(path)))?;

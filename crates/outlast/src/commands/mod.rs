@@ -34,7 +34,6 @@ pub mod ls;
 pub mod notify;
 pub mod plan;
 mod prelude;
-pub mod price_update;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
@@ -316,7 +315,7 @@ impl Command {
             Command::Prices(args) => match &args.verb {
                 None => (Free, ThisMachine, bare(args, prices::prices)),
                 Some(prices::PricesVerb::Update(args)) => {
-                    (Persons, ThisMachine, printed(args, price_update::update))
+                    (Persons, ThisMachine, printed(args, prices::update))
                 }
             },
             Command::Jobs(args) => (Free, Server, on(Store, args, jobs::jobs)),

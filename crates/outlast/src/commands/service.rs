@@ -42,6 +42,9 @@ impl ServiceArgs {
 
 const UNIT: &str = "outlast.service";
 
+/// Advice for a machine on which runs are to go on while nobody is logged in.
+const LINGER: &str = "to have it at boot, before you log in, and after you log out: loginctl enable-linger";
+
 pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result {
     let path = unit_path(&context.around)?;
     match args.verb {
@@ -62,7 +65,7 @@ pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result
             }
             if args.print {
                 // Printed to stderr: standard output has to be a valid unit file.
-                say("to have it at boot, before you log in, and after you log out: loginctl enable-linger");
+                say(LINGER);
                 return Ok(page.text(&text)?);
             }
             // Checked first: if systemd cannot be reached, nothing is left behind.
@@ -72,9 +75,7 @@ pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result
             systemctl(&["enable", "--now", UNIT])?;
             page.line(&format!("installed {}", path.display()))?;
             page.line("it resumes what a death interrupts, from now on and when you log in: `outlast resume --all --stay`")?;
-            Ok(page.line(
-                "to have it at boot, before you log in, and after you log out: loginctl enable-linger",
-            )?)
+            Ok(page.line(LINGER)?)
         }
         ServiceVerb::Remove => {
             if !path.exists() {

@@ -31,7 +31,7 @@ macro_rules! error_rows {
         }
     };
     (hint) => { None };
-    (hint $hint:expr) => { $crate::program::error::Hint::told($hint) };
+    (hint $hint:expr) => { $crate::program::error::Hint::text($hint) };
 }
 
 mod bundle;
@@ -179,28 +179,28 @@ error_rows! {
     }
 }
 
-/// What a command, or a part of one, comes to.
+/// Result of a command, or of a part of one.
 pub type Result<T = (), E = CliError> = std::result::Result<T, E>;
 
 /// Hint as a row gives it.
 trait Hint {
-    fn told(self) -> Option<String>;
+    fn text(self) -> Option<String>;
 }
 
 impl Hint for Option<String> {
-    fn told(self) -> Option<String> {
+    fn text(self) -> Option<String> {
         self
     }
 }
 
 impl Hint for String {
-    fn told(self) -> Option<String> {
+    fn text(self) -> Option<String> {
         Some(self)
     }
 }
 
 impl Hint for &str {
-    fn told(self) -> Option<String> {
+    fn text(self) -> Option<String> {
         Some(self.to_owned())
     }
 }

@@ -64,9 +64,7 @@ impl StoreAddress {
             StoreAddress::Postgres(url) => url.clone(),
         }
     }
-}
 
-impl StoreAddress {
     /// Returns the address; `None` if it contains a password.
     pub fn without_secret(&self) -> Option<String> {
         let address = self.address();
