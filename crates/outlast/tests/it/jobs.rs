@@ -119,7 +119,10 @@ fn show_and_inspect_tell_the_same_next_step() {
         let told = shown(&story, line);
         let is_told =
             |step: &str| assert!(told.lines().any(|told| told.trim().ends_with(step)), "{line}: {told}");
-        assert!(!told.contains("outlast retry"), "none is dead, and what failed runs again by itself: {told}");
+        assert!(
+            !told.contains("outlast retry"),
+            "none is dead, and what failed runs again by itself: {told}"
+        );
         is_told("start its script again: it goes on with it");
     }
 }
