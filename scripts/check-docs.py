@@ -171,6 +171,14 @@ def check_names(document: Path, code: str) -> list[str]:
     return faults
 
 
+def check_cells(document: Path) -> list[str]:
+    """Each cell of the contract's table of agents names a test, or says that there is none."""
+    table = re.search(r"^\| \| 1\. goes on \|.*?\n\n", document.read_text(), re.M | re.S)
+    rows = [line.strip("| ").split(" | ") for line in table[0].splitlines()[2:] if line] if table else []
+    bad = [f"{row[0]}: {cell}" for row in rows for cell in row[1:] if not re.fullmatch(r"`\w+`|–|\*not tried\*", cell)]
+    return bad if rows and all(len(row) == 7 for row in rows) else ["the table of agents has not six cells a row"]
+
+
 def check_figures(document: Path) -> list[str]:
     """A figure that links to the benchmarks or to the evidence stands there."""
     faults = []
@@ -229,6 +237,8 @@ def main() -> int:
         faults = check_names(document.resolve(), code) + check_figures(document) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
             faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/**/*.py"))
+        if document.name == "contract.md":
+            faults += check_cells(document)
         if document.name == "evidence.md":
             faults += check_evidence(document)
         if document.name == "settings.md":

@@ -92,6 +92,26 @@ def test_a_tool_call_is_done_once_over_all_lives(rt):
     ]  # fmt: skip
 
 
+def test_a_fork_calls_no_tool_again_that_its_origin_called(rt):
+    done = []
+
+    @function_tool
+    def charge(cents: int) -> str:
+        done.append(cents)
+        return "receipt"
+
+    def turn():
+        agent = Agent("a", tools=[durable(charge)], model=script())
+        assert Runner.run_sync(agent, "charge").final_output == "done"
+
+    with rt.run("r") as run:
+        turn()
+        run.snapshot("after")
+    with rt.run("r", from_snapshot="after"):
+        turn()
+    assert done == [5]
+
+
 def test_a_tool_that_needs_an_approval_asks_by_the_run(rt):
     asked = []
 

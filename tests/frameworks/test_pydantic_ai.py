@@ -63,6 +63,16 @@ def test_a_later_life_asks_no_model_and_calls_no_tool(rt):
     assert (first.asked, first.done) == (3, [("look", "ann"), ("charge", 5)]) and (then.asked, then.done) == (0, [])
 
 
+def test_a_fork_asks_no_model_and_calls_no_tool_that_its_origin_did(rt):
+    first, then = Bed(), Bed()
+    with rt.run("r") as run:
+        assert first.agent.run_sync("go").output == "done"
+        run.snapshot("after")
+    with rt.run("r", from_snapshot="after"):
+        assert then.agent.run_sync("go").output == "done"
+    assert (first.asked, len(first.done)) == (3, 2) and (then.asked, then.done) == (0, [])
+
+
 def test_the_names_that_are_persisted_stay_what_they_are(rt):
     """They are what a run of yesterday is found by: a change strands it."""
     lives(rt, Bed())

@@ -160,6 +160,19 @@ def test_a_call_is_recorded_and_replayed_byte_for_byte_in_the_next_life(bed):
     assert [entry["state"] for entry in bed.journal()] == ["done", "done"]
 
 
+def test_a_fork_is_given_the_answers_of_its_origin_and_makes_no_call_again(bed):
+    client = bed.recorder()
+    first = client.calls("append", {"text": "a"})
+    client.close()
+    bed.outlast("fork", bed.run_id, "--at", bed.journal()[-1]["seq"], "--id", "fork")
+    bed.run_id = "fork"
+    client = bed.recorder()
+    assert client.calls("append", {"text": "a"}) == first
+    client.calls("append", {"text": "b"})
+    client.close()
+    assert [text for _, text in bed.effects()] == ["a", "b"]
+
+
 def test_secrets_do_not_reach_the_journal_and_the_answer_is_given_again_byte_for_byte(bed, monkeypatch):
     secret, named = 'tok-"é"-12345678', "correct horse"
     monkeypatch.setenv("MAIL_TOKEN", secret)

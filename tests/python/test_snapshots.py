@@ -61,6 +61,24 @@ def test_a_fork_knows_what_its_origin_knew_then(rt):
         assert run.state.get("thought") == {"n": 2}
 
 
+def test_a_fork_calls_no_tool_again_that_its_origin_has_called(rt):
+    done = []
+
+    @outlast.tool
+    def charge(cents):
+        done.append(cents)
+        return f"receipt {cents}"
+
+    with rt.run("r") as run:
+        assert charge(1) == "receipt 1"
+        run.snapshot("before")
+        charge(2)
+    for _ in range(2):
+        with rt.run("r", from_snapshot="before"):
+            assert [charge(1), charge(3)] == ["receipt 1", "receipt 3"]
+    assert done == [1, 2, 3]
+
+
 def test_a_fork_goes_on_from_the_end_of_an_attempt_or_a_time(rt):
     work = Work()
     with pytest.raises(RuntimeError), rt.run("r") as run:
