@@ -9,6 +9,7 @@ use outlast_core::{
     reads::approvals::View,
     words::{AttemptNo, Digest, RunId, Seq, ServiceTier, Usage},
 };
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -199,4 +200,19 @@ shape! {
         decided_by: Option<String> = decision.map(|d| d.by.clone());
         decided_at: Option<Time> = decision.map(|d| Time(d.at));
     }
+}
+
+/// Change of one path between two snapshots of a run's files.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileChange {
+    /// Path below the directory that is kept; that of a directory ends with `/`.
+    pub path: String,
+    /// `added`, `changed`, `removed`, or `mode` where only the permissions differ.
+    pub what: &'static str,
+    /// Numbers of lines; `None`: not compared, because a side is no text or is large.
+    pub lines_added: Option<usize>,
+    pub lines_removed: Option<usize>,
+    /// Unified diff, where it was asked for and lines differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
 }

@@ -4,7 +4,6 @@
 
 mod replay;
 mod service;
-mod structs;
 
 /// Messages and service of `proto/statehouse.proto`, as `build.rs` makes them.
 #[allow(clippy::all, clippy::pedantic, clippy::unwrap_used, missing_docs)]

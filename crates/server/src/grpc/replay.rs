@@ -13,7 +13,11 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::{Response, Status, metadata::MetadataValue};
 
-use super::{MAX_REPLY, Operation, ReplayEvent, service::number, status, structs};
+use super::{
+    MAX_REPLY, Operation, ReplayEvent,
+    service::{from_json, number},
+    status,
+};
 use crate::state::{Commits, Error};
 
 /// Number of batches buffered for the client.
@@ -86,7 +90,7 @@ fn translate(commit: Vec<Event>, out: &mut Vec<ReplayEvent>) -> Result<(), Error
     let limit = MAX_REPLY - MESSAGE_OVERHEAD;
     let mut length = usize::MAX;
     for Event { item, transaction } in commit {
-        let value = item.value.as_deref().map(|v| structs::from_json(v, &item.key)).transpose()?;
+        let value = item.value.as_deref().map(|v| from_json(v, &item.key)).transpose()?;
         let operation = Operation { key: item.key, value, version: number(item.version) };
         let more = operation.encoded_len() + 8;
         if more > limit {

@@ -9,7 +9,6 @@ pub(crate) mod config;
 pub(crate) mod drive;
 pub(crate) mod gates;
 pub(crate) mod host;
-pub(crate) mod inbox;
 pub(crate) mod kept;
 pub(crate) mod live;
 pub(crate) mod log;

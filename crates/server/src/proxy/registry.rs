@@ -22,7 +22,7 @@ use outlast_core::{
 };
 use parking_lot::Mutex;
 
-use super::{inbox::Inbox, log::Live};
+use super::log::{Inbox, Live};
 use crate::node::Node;
 
 /// Deed that the desk decided for a request's driver, and the exchange that it concerns (`None`: no exchange).

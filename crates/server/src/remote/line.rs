@@ -1,4 +1,6 @@
 //! The line to another machine's server: its address, the API token, requests that wait for their answer.
+//!
+//! Downloads of text that a person names by its URL.
 
 use std::{fmt, time::Duration};
 
@@ -14,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
+    notify::Target,
     proxy::upstream::{IDLE, Key, Pool, SendFailed},
     state,
     wire::network::{Network, is_loopback},
@@ -242,6 +245,34 @@ pub fn refused(code: &'static str, message: String, hint: Option<String>) -> Err
 fn own_code(code: &str) -> Option<(&'static str, Class)> {
     let lists = [engine::Error::CODES, transaction::Error::CODES, state::Error::CODES];
     lists.into_iter().flatten().copied().find(|(known, _)| *known == code && *known != "no_route")
+}
+
+/// Time in which the whole text of a download has to come.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// Largest text that is downloaded, in bytes.
+const LARGEST: usize = 32 << 20;
+
+/// Downloads a text by `https://`, or by `http://` from this machine. Blocks; not for async code. No redirect is followed.
+///
+/// Errors: why there is no such text.
+pub fn download(url: &str, network: &Network) -> Result<String, String> {
+    Target::parse(url).map_err(|e| e.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let whole = async {
+        let sent =
+            Pool::new(network, IDLE).send(Method::GET, url, HeaderMap::new(), Default::default()).await;
+        let response = sent.map_err(|e| e.to_string())?;
+        if !response.status().is_success() {
+            return Err(format!("the server answered {}, and redirects are not followed", response.status()));
+        }
+        let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;
+        String::from_utf8(body.to_bytes().into()).map_err(|e| e.to_string())
+    };
+    runtime.map_err(|e| e.to_string())?.block_on(async {
+        let late = |_| Err(format!("it did not come within {} s", WHOLE.as_secs()));
+        tokio::time::timeout(WHOLE, whole).await.unwrap_or_else(late)
+    })
 }
 
 #[cfg(test)]

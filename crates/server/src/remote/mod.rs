@@ -3,7 +3,6 @@
 //! Commands that look at runs take a store; given this one, they print what the other machine's store has. What has no
 //! text is refused by name, and nothing is kept between two looks but payloads, which never change.
 
-mod download;
 mod line;
 
 use std::collections::BTreeMap;
@@ -16,11 +15,8 @@ use outlast_core::{
 };
 use parking_lot::Mutex;
 
+pub use self::line::{Address, BadAddress, download};
 use self::line::{Line, differs, refused};
-pub use self::{
-    download::download,
-    line::{Address, BadAddress},
-};
 use crate::{
     api::rows::{Answered, MOST, PATH, SHAPES, Sent, What},
     proxy::upstream::Key,

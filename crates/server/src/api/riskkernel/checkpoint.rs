@@ -16,8 +16,7 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     Act, Error,
-    run::Usage,
-    tokens::{Counted, Tokens},
+    run::{Counted, Tokens, Usage},
 };
 use crate::api::request::{Answered, ApiRequest, created, json};
 

@@ -7,7 +7,6 @@ pub(super) mod approval;
 pub(super) mod checkpoint;
 pub(super) mod memory;
 pub(super) mod run;
-mod tokens;
 
 use outlast_core::{
     engine::{self, Actor, Enter, Entered},
@@ -16,7 +15,7 @@ use outlast_core::{
 };
 use serde_json::json;
 
-pub(super) use self::tokens::Tokens;
+pub(super) use self::run::Tokens;
 use super::{
     error::Error,
     request::{Answered, ApiRequest, json},

@@ -1,27 +1,29 @@
 //! Routes of runs: create, show, count a loop, cancel, complete; and their JSON, as RiskKernel shows them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use outlast_core::{
     engine::{self, CountLoop, InName, Start, Tell, Turn, Word, checkpoint::Used},
     envelope::{Limits, Unit},
+    journal::{Entry, Kind, State},
     reads::{
+        entries,
         policies::{self, NamedPolicy},
         runs::changed_at,
     },
     run::{Policy, Run, Spec, Status},
     store::{self, Ask as _, Durability, RunView, Store},
-    words::{Micros, RunNo, calendar::rfc3339},
+    words::{Micros, RunNo, Seq, calendar::rfc3339},
 };
 use outlast_view::shape;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{
-    Act, Error,
-    approval::pending,
-    tokens::{Counted, Tokens},
-};
+use super::{Act, Error, approval::pending};
 use crate::{
     api::{
         amount::{self, Budget, ShownBudget},
@@ -223,5 +225,68 @@ fn halt_reason(run: &Run) -> String {
         (Some(halt), _) => halt.code.clone(),
         (None, Status::Cancelled) => "cancelled".into(),
         (None, _) => String::new(),
+    }
+}
+
+/// Number of runs in the cache, at which it is emptied.
+const RUNS: usize = 4096;
+
+/// Prompt and completion tokens of a run as the providers reported them; its budget counts only the sum. Calls without a
+/// usage are in neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub prompt: u64,
+    pub completion: u64,
+}
+
+/// Cache by run: the tokens up to the first call that is still open or in doubt, from which the next read continues.
+#[derive(Default)]
+pub struct Tokens(Mutex<HashMap<RunNo, (Seq, Counted)>>);
+
+impl Counted {
+    fn add(&mut self, e: &Entry) {
+        if let Some(usage) = e.call.as_ref().and_then(|call| call.usage) {
+            self.prompt = self.prompt.saturating_add(usage.input_total());
+            self.completion = self.completion.saturating_add(usage.output);
+        }
+    }
+}
+
+impl Tokens {
+    /// Returns the tokens of all of a run's calls. Reads only the entries that are not in the cache.
+    pub fn of(&self, store: &dyn Store, run: RunNo) -> Result<Counted, store::Error> {
+        let known = || self.0.lock();
+        let (mut upto, mut closed) = known().get(&run).copied().unwrap_or_default();
+        let (mut all, mut firm) = (closed, true);
+        for e in entries::each_after(store, run, upto) {
+            let e = e?;
+            all.add(&e);
+            // A call in doubt may still get its true usage.
+            firm &= e.kind != Kind::Call || !matches!(e.state, State::Open | State::Unknown);
+            if firm {
+                (upto, closed) = (e.seq, all);
+            }
+        }
+        let mut known = known();
+        if known.len() >= RUNS {
+            known.clear();
+        }
+        known.insert(run, (upto, closed));
+        Ok(all)
+    }
+
+    /// Returns the tokens of a run's calls that were closed by the time `at`, among the entries up to `before`.
+    pub fn by(store: &dyn Store, run: RunNo, before: Seq, at: Micros) -> Result<Counted, store::Error> {
+        let mut counted = Counted::default();
+        for e in entries::each(store, run) {
+            let e = e?;
+            if e.closed_at.is_some_and(|closed| closed <= at) {
+                counted.add(&e);
+            }
+            if e.seq >= before {
+                break;
+            }
+        }
+        Ok(counted)
     }
 }
