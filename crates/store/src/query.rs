@@ -226,12 +226,30 @@ fn runs(d: Dialect, filter: &RunFilter) -> Query {
     if let Some(before) = filter.before {
         put(&|i| format!("no < {p}{i}"), Int(before.0));
     }
+    if let Some(word) = &filter.word {
+        put(&|i| of_word(d, &format!("{p}{i}")), Text(as_in_json(word)));
+    }
     if filter.jobs {
         wanted.push_str(" AND job IS NOT NULL");
     }
     values.push(limit(filter.limit));
     wanted.push_str(&format!(" ORDER BY no DESC LIMIT {p}{}", values.len()));
     Query::new(run_views(d, &wanted), values)
+}
+
+/// Returns the condition that a run's id contains a word, or its name begins with it; `word` is its parameter, as JSON has
+/// it. The texts are searched as they are stored: of other runs no row is read and nothing parsed. A word after another
+/// `"name"` of a spec lets its run through, too.
+fn of_word(d: Dialect, word: &str) -> String {
+    let o = d.schema();
+    let (ids, names) = (d.contains("id", word), d.contains("spec", &format!("'\"name\":\"' || {word}")));
+    format!("no IN (SELECT no FROM {o}runs WHERE {ids} UNION ALL SELECT run_no FROM {o}specs WHERE {names})")
+}
+
+/// Returns a text as JSON has it between its quotes.
+fn as_in_json(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }
 
 /// Returns the query for approvals, newest first: it walks an index from its end until it has enough rows. For one run,

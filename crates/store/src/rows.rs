@@ -215,6 +215,12 @@ impl Dialect {
         if self == Dialect::Sqlite { format!("INDEXED BY {index} ") } else { String::new() }
     }
 
+    /// Returns the condition that a column's text contains the value of `text`, an expression.
+    pub fn contains(self, column: &str, text: &str) -> String {
+        let at = if self == Dialect::Sqlite { "instr" } else { "strpos" };
+        format!("{at}({column}, {text}) > 0")
+    }
+
     /// Returns the join of the one row of a table, under the name `as_`, that meets the condition; NULLs if none does.
     /// PostgreSQL looks each up: its planner takes a table that it has not analysed yet for a long one, and a page whose
     /// size is a parameter for a large one, and would read all of the joined table.

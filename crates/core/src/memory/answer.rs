@@ -23,10 +23,16 @@ impl Tables {
             Question::Run { no } => Answer::Run(self.runs.get(no).map(|run| self.view(run))),
             Question::Runs { filter } => {
                 let runs = self.runs.values().rev();
+                let is_meant = |run: &Run, word: &str| {
+                    let spec = self.specs.get(&run.no);
+                    let name = spec.and_then(|spec| spec.name.as_ref());
+                    run.id.as_str().contains(word) || name.is_some_and(|name| name.starts_with(word))
+                };
                 let found = runs
                     .filter(|r| filter.before.is_none_or(|b| r.no < b))
                     .filter(|r| r.job.is_some() || !filter.jobs)
                     .filter(|r| filter.status.is_none_or(|s| r.status == s))
+                    .filter(|r| filter.word.as_ref().is_none_or(|word| is_meant(r, word)))
                     .filter(|r| filter.command_key.is_none() || r.command_key == filter.command_key);
                 Answer::Runs(found.take(filter.limit).map(|run| self.view(run)).collect())
             }

@@ -27,7 +27,7 @@ pub fn called_now(store: &dyn Store, view: &RunView) -> Result<String, store::Er
     if !is_named(view) {
         return Ok(word);
     }
-    for other in runs::each(store, RunFilter::default()) {
+    for other in runs::each(store, RunFilter::of_word(&word)) {
         let other = other?;
         if is_named(&other) && other.run.no != view.run.no {
             return Ok(short(view));

@@ -109,7 +109,7 @@ pub fn prepare(
 fn free_name(store: &dyn Store, view: &RunView) -> Result<Option<String>, store::Error> {
     let Some(first) = view.spec.name.as_ref().map(|name| format!("{name}-fork")) else { return Ok(None) };
     let mut taken = BTreeSet::new();
-    for other in runs::each(store, RunFilter::default()) {
+    for other in runs::each(store, RunFilter::of_word(&first)) {
         taken.extend(other?.spec.name.filter(|name| name.starts_with(&first)));
     }
     let numbered = (2..).map(|no| format!("{first}-{no}"));

@@ -83,7 +83,7 @@ pub fn page(store: &dyn Store, wanted: &RunSearch, limit: usize) -> Result<Liste
         |view| Some(view.run.no),
         matches,
         |before, limit| {
-            store.runs(&RunFilter { status, before, jobs: wanted.jobs, limit, command_key: None })
+            store.runs(&RunFilter { status, before, jobs: wanted.jobs, limit, ..RunFilter::default() })
         },
     )?;
     Ok(Listed { runs, next: next.flatten() })

@@ -78,9 +78,20 @@ pub struct RunFilter {
     pub command_key: Option<String>,
     /// Restricts to batch jobs. Uses an index.
     pub jobs: bool,
+    /// Restricts to runs that may be meant by this word: its name begins with it, or its id contains it. A store may let
+    /// others through, so that a caller looks again; what it leaves out costs it no row.
+    #[serde(default)]
+    pub word: Option<String>,
     /// Restricts to runs with a smaller number, for the next page.
     pub before: Option<RunNo>,
     pub limit: usize,
+}
+
+impl RunFilter {
+    /// Builds the filter for all runs that may be meant by `word`.
+    pub fn of_word(word: &str) -> RunFilter {
+        RunFilter { word: Some(word.to_owned()), ..RunFilter::default() }
+    }
 }
 
 /// Sums of the calls of one run, upstream, model and UTC day.

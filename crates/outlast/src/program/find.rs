@@ -118,7 +118,7 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView> {
     }
     let mut found: Vec<RunView> = Vec::new();
     let (mut best, mut count, mut all) = (Rank::default(), 0, 0);
-    for view in runs::each(store, RunFilter::default()) {
+    for view in runs::each(store, RunFilter::of_word(asked)) {
         let view = view?;
         // The short id of a run is the start of its forks' ids, too, and means the run.
         let is_name = view.spec.name.as_deref() == Some(asked) || short::short(&view) == asked;

@@ -82,6 +82,29 @@ pub fn runs_are_found_by_status_and_by_command(s: &Stage) {
     assert_eq!(s.store().statuses().unwrap(), [(Status::Running, 1), (Status::Interrupted, 2)]);
 }
 
+pub fn runs_are_found_by_a_word_that_may_mean_them(s: &Stage) {
+    for (id, name) in [("run_1", "night 1"), ("run_2", "night 10"), ("run_3", "a \"night\""), ("night", "")] {
+        let mut new = s.run(id);
+        new.start.spec.name = Some(name.to_owned()).filter(|name| !name.is_empty());
+        new.start.spec.tags = [("of".to_owned(), "night 10".to_owned())].into();
+        new.create();
+    }
+    let check = |word: &str, wanted: &[&str]| {
+        let found = ids(s, RunFilter { limit: 10, ..RunFilter::of_word(word) });
+        assert_eq!(found, wanted, "{word}");
+    };
+    check("night 1", &["run_2", "run_1"]);
+    check("night 10", &["run_2"]);
+    check("night", &["night", "run_2", "run_1"]);
+    check("a \"night\"", &["run_3"]);
+    check("1", &["run_1"]);
+    check("run_", &["run_3", "run_2", "run_1"]);
+    check("%", &[]);
+    let second = RunFilter { limit: 1, ..RunFilter::of_word("run_") };
+    let first = s.store().runs(&second).unwrap()[0].run.no;
+    assert_eq!(ids(s, RunFilter { before: Some(first), ..second }), ["run_2"]);
+}
+
 pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
     let spec = Spec {
         masks: Some(Masks {

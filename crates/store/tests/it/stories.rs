@@ -502,6 +502,7 @@ macro_rules! stories {
                 what_is_not_there_is_none,
                 runs_are_listed_newest_first_and_by_page,
                 runs_are_found_by_status_and_by_command,
+                runs_are_found_by_a_word_that_may_mean_them,
                 what_was_said_of_a_run_is_kept,
                 a_journal_is_read_in_order_and_by_page,
                 attempts_are_read_oldest_first,
