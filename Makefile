@@ -41,8 +41,13 @@ demo: program
 	@.venv-demo/bin/python scripts/demo.py --usd $(USD) --outlast $(TARGET)/demo/outlast
 
 # What the demonstrations run, and nothing else: the program, in a profile that is quick to compile, and the SDKs.
-program: .venv-demo/ready
-	@cargo build --locked --profile demo --package outlast
+# The SDKs come over the network meanwhile.
+program:
+	@scripts/setup.sh cc venv
+	$(MAKE) --no-print-directory .venv-demo/ready &
+	trap wait EXIT
+	cargo build --locked --profile demo --package outlast --no-default-features
+	wait $$!
 
 test: system venv
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh

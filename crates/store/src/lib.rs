@@ -2,6 +2,8 @@
 //!
 //! Unsafe code: the callbacks of SQLite's file interface (`sqlite/log`), and what a fork must not copy (`gate`, `process`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// What both databases share is not all of SQLite's.
+#![cfg_attr(not(feature = "postgres"), allow(dead_code))]
 
 pub mod backend;
 mod ballast;
@@ -9,6 +11,7 @@ mod gate;
 pub mod group;
 mod load;
 mod migration;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod process;
 mod query;
@@ -59,9 +62,20 @@ pub const STORE_WAIT: Duration = Duration::from_secs(60);
 /// `OpenAtFork` for a file that an ancestor had open when it forked.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
-        Arc::new(postgres::PostgresStore::open(place, options)?)
+        open_postgres(place, options)?
     } else {
         Arc::new(sqlite::SqliteStore::open(std::path::Path::new(place), options)?)
     };
     Ok(Arc::new(Forked::new(store)))
+}
+
+#[cfg(feature = "postgres")]
+fn open_postgres(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
+    Ok(Arc::new(postgres::PostgresStore::open(place, options)?))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_postgres(place: &str, _: Options) -> Result<Arc<dyn Store>, Error> {
+    let why = "this program is a demonstration's, which was built without PostgreSQL: see `make help`";
+    Err(Error::Open { place: place.into(), why: why.into() })
 }

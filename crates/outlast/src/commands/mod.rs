@@ -46,6 +46,7 @@ pub mod tell;
 pub mod transcript;
 pub mod trust;
 pub mod verify;
+#[cfg(feature = "watch")]
 pub mod watch;
 
 use std::{ffi::OsString, io::IsTerminal as _, thread};
@@ -114,6 +115,7 @@ pub enum Command {
     Mcp(McpArgs),
     Serve(serve::ServeArgs),
     Ui(ui::UiArgs),
+    #[cfg(feature = "watch")]
     Watch(watch::WatchArgs),
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
@@ -271,6 +273,7 @@ impl Command {
                 alone(args, |args, context| ui::ui(args, embedded::settings_of_serve, context)),
             ),
             // Its keys that decide are checked when they are typed.
+            #[cfg(feature = "watch")]
             Command::Watch(args) => (Free, Server, alone(args, watch::watch)),
             Command::Ls(args) => (Free, Server, on(Store, args, ls::ls)),
             Command::Show(args) => (Free, Server, on(Store, args, show::show)),

@@ -89,8 +89,9 @@ pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
 
 /// Returns the width for what an entry tells: what is left of the terminal's; `None` in a pipe.
 fn told_room() -> Option<usize> {
-    let terminal = io::stdout().is_terminal().then(ratatui::crossterm::terminal::size).and_then(Result::ok);
-    terminal.map(|(width, _)| usize::from(width).saturating_sub(TOLD_REST).max(TOLD_LEAST))
+    let out = io::stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col).saturating_sub(TOLD_REST).max(TOLD_LEAST))
 }
 
 /// Returns the row of an entry under [`head`].
