@@ -4,14 +4,14 @@
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make dist              every file that is handed out, in dist/: wheel, sdist, tarball, .deb, npm, OCI image, SBOMs, sums
 # make dist-test         each of these files installed, tried, upgraded and removed as it is, in an empty place
-# make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
+# make bench             the cost of it all in one table, beside the disk, bare loops, nginx, LiteLLM, DBOS and Absurd; what got slower
+# make growth [ENTRIES=10000,100000,1000000]   what people type, timed on stores of so many entries
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make model [EXTENT=3,2,5]   the model of traces explored: so many processes, calls and operations; prints states and their rate
 # make fuzz [EACH=3600]   what reads bytes of others, guided by its coverage: so many seconds for each target
 # make crash [KILLS=5000] [SEED=N]   the real program killed at every system call that writes; writes docs/evidence.md
 # make crash-foreign [MAX=40]   `outlast crashtest` on examples of SDKs and frameworks, and on CLI agents: so many deaths each
 # make power-loss        the power is lost before each sync of a store, and below a file system (root, loop devices)
-# make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside the npm package, DBOS, Absurd and bare loops
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
 # are root; else they are named.
@@ -28,11 +28,12 @@ EXTENT ?= 3,2,5
 EACH ?= 3600
 MAX ?= 40
 KILLS ?= 5000
+ENTRIES ?= 10000,100000,1000000
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo program test test-clients python dist dist-test sim model crash crash-foreign fuzz power-loss bench bench-python build system venv clean
+.PHONY: help demo program test test-clients python dist dist-test sim model crash crash-foreign fuzz power-loss bench growth build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -56,10 +57,19 @@ test-clients: system venv .venv-clients/ready
 	@scripts/setup.sh npm chromium
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test-clients.sh
 
-bench: venv
-	@scripts/setup.sh cc nginx
+# Peers have a place of their own: they are no part of the tests. What is not installed there is no peer of the run.
+bench: python
+	@scripts/setup.sh nginx
+	[ -d .venv-bench ] || python3 -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benches/peers/requirements.txt || echo "some peers could not be installed: they are none of this run"
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(TARGET)/wheels/outlast-*.whl
 	cargo build --release -p outlast -p outlast-bench
-	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
+	PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
+
+growth:
+	@scripts/setup.sh cc
+	cargo build --release -p outlast -p outlast-bench --bins --examples
+	python3 benches/growth.py --outlast $(TARGET)/release/outlast --entries $(ENTRIES)
 
 sim:
 	cargo build --release -p outlast-sim
@@ -82,17 +92,9 @@ crash-foreign: build venv .venv-clients/ready
 	@scripts/clis.sh $(TARGET)/clis
 	@OUTLAST_BIN=$(OUTLAST) $(PYTHON) scripts/crash/foreign.py --max $(MAX)
 
-# In a place of its own: peers are no part of the tests.
 power-loss: build venv
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) $(PYTHON) scripts/crash/power.py
 	@$(PYTHON) scripts/power-loss.py
-
-bench-python: python
-	@[ -d .venv-bench ] || python3 -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benches/peers/requirements.txt
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(TARGET)/wheels/outlast-*.whl
-	.venv-bench/bin/python benches/peers/steps.py
-	.venv-bench/bin/python benches/peers/steps.py --postgres
 
 # In release, into target/wheels. Tests use the extension of the workspace's own build.
 python: venv

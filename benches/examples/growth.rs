@@ -1,10 +1,11 @@
-//! Fills a store as months of work do: `growth PATH ENTRIES RUNS [BIG]`.
+//! Fills a store as months of work do: `growth PATH ENTRIES RUNS BIG`; and reads the steps of the long run as a program does
+//! that resumes it: `growth PATH`. Prints the entries, or the seconds.
 //!
 //! Every fifth entry is a paid call and the rest are steps of 100 bytes, in runs of the same size that are named, tagged and
 //! completed; the last one, `big`, has so many entries as BIG says. `benches/growth.py` then times what people type.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::{collections::VecDeque, env, sync::Arc};
+use std::{collections::VecDeque, env, sync::Arc, time::Instant};
 
 use outlast_bench::{begin_step, driver, open_at, register, result, start};
 use outlast_core::{
@@ -22,13 +23,16 @@ use outlast_core::{
     store::{Ask as _, Durability::Committed, Store, Ticket},
     words::{
         digest::{Digest, MatchKey},
-        id::{AttemptNo, InstanceNo, Slot},
+        id::{AttemptNo, InstanceNo, RunId, Seq, Slot},
         usage::{ServiceTier, Usage},
     },
 };
 
 /// Entries whose ends are waited for together.
 const GROUP: usize = 512;
+
+/// Steps that a resume reads at once, as the Python package does.
+const PAGE: usize = 4096;
 const MODELS: [&str; 3] = ["gpt-5-mini", "claude-sonnet-5", "gemini-3-flash"];
 
 /// Bound of a call that costs what it reserves: a thousand tokens each way.
@@ -56,7 +60,7 @@ impl Filler {
     }
 
     fn run(&mut self, name: &str, number: usize, entries: usize) {
-        let mut start = start(&format!("run-{name}"));
+        let mut start = start(&format!("run-{}", name.replace(' ', "-")));
         start.limits[Unit::CostNanoUsd] = Some(1_000_000_000_000);
         start.spec.name = Some(name.to_owned());
         start.spec.tags = [("team".to_owned(), format!("team-{}", number % 7))].into();
@@ -130,8 +134,23 @@ impl Filler {
     }
 }
 
+/// Returns the seconds in which the store is opened and all steps of the long run are read.
+fn resume(place: &str) -> f64 {
+    let began = Instant::now();
+    let store = open_at(place);
+    let run = store.run_no(&RunId::new("run-big").unwrap()).unwrap().unwrap();
+    let mut after = Seq(0);
+    while let Some((last, _)) = store.steps(run, after, PAGE).unwrap().last() {
+        after = last.seq;
+    }
+    began.elapsed().as_secs_f64()
+}
+
 fn main() {
     let words: Vec<String> = env::args().skip(1).collect();
+    if let [place] = words.as_slice() {
+        return println!("{}", resume(place));
+    }
     let number = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
     let mut filler = Filler::new(&words[0]);
     let (entries, runs) = (number(1), number(2));

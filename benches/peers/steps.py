@@ -1,7 +1,7 @@
 """Durable steps of the Python package beside others', in one run: on the disk, or with --postgres on one PostgreSQL server.
 
-    make bench-python                        builds the wheel, installs the peers, runs this with and without --postgres
-    python benches/peers/steps.py [--postgres] [--quick]  with what is installed here
+    make bench                               builds the wheel, installs the peers, has this in its table, with and without --postgres
+    .venv-bench/bin/python benches/peers/steps.py [--postgres] [--quick]  alone, with what is installed there
 
 On the disk the peers are the npm package, a bare loop of `fetch` in Node, DBOS on SQLite and a JSONL file with fdatasync; on
 PostgreSQL they are DBOS, Absurd and psycopg's bare loop of INSERT and COMMIT. The server is started for it in the same directory
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -25,13 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
+from typing import Iterable, Iterator
 
 from loops import PEERS, told
 
 #: Runs that are driven at once.
 CONCURRENT = 64
+#: Languages of the programs that are ours.
+LANGUAGES = {"outlast": "Python", "npm": "Node"}
 SERVER = Path(__file__).resolve().parents[2] / "scripts" / "private-postgres.sh"
 
 
@@ -43,8 +47,8 @@ class Disk:
 
     name = "SQLite and files"
     peers = ("raw", "jsonl", "outlast", "npm", "fetch", "dbos")
-    #: Peers that the others are told as a multiple of.
-    limits = ("raw", "jsonl", "fetch")
+    #: Programs of ours, and what limits each: the best of these.
+    ours = {"outlast": ("raw", "jsonl"), "npm": ("fetch",)}
     resumed = (10_000, 100_000)
 
     def __init__(self, place: Path) -> None:
@@ -73,7 +77,7 @@ class Postgres:
 
     name = "PostgreSQL"
     peers = ("bare", "outlast", "dbos", "absurd")
-    limits = ("bare",)
+    ours = {"outlast": ("bare",)}
     resumed = (10_000,)
 
     def __init__(self, place: Path) -> None:
@@ -221,37 +225,69 @@ def is_installed(peer: str) -> bool:
 # --- the table
 
 
-def measure(measured: Measured, quick: bool) -> dict[str, dict[str, float]]:
-    """Rows of the table: what is measured, and its figure for each peer that has one."""
+@dataclass
+class Row:
+    """What is measured, and its figure for each peer that has one. Of "/s" more is better, of any other unit less."""
+
+    what: str
+    unit: str
+    figures: dict[str, float]
+
+    def best(self, peers: Iterable[str]) -> tuple[str, float] | None:
+        """The best of these peers by name, and its figure."""
+        found = [(peer, self.figures[peer]) for peer in peers if peer in self.figures]
+        best = (max if self.unit == "/s" else min)(found, key=lambda pair: pair[1], default=None)
+        return best and (PEERS[best[0]].name, best[1])
+
+
+def measure(measured: Measured, quick: bool) -> list[Row]:
     store = measured.store
     steps = 300 if quick else 2_000
     rates, full = measured.turns("sequence", steps)
-    rows = {"sequential 1 KB steps/s": rates}
-    for limit in store.limits:
-        if limit in rates:
-            rows[f"the same, x {PEERS[limit].name}"] = {peer: rate / rates[limit] for peer, rate in rates.items()}
+    rows = [Row("1 KB steps, one after another", "/s", rates)]
     if full:
         # Less a store of one step, so that what every store has is not counted.
         _, empty = measured.turns("sequence", 1)
         sizes = {peer: (size - empty[peer]) / (steps - 1) for peer, size in full.items() if peer in empty}
-        rows["bytes per 1 KB step"] = sizes
+        rows.append(Row("a 1 KB step in the store", "bytes", sizes))
     each = max(4, steps // 40)
-    rows[f"{CONCURRENT} concurrent runs, 1 KB steps/s"], _ = measured.turns("concurrent", each, CONCURRENT)
+    at_once, _ = measured.turns("concurrent", each, CONCURRENT)
+    rows.append(Row(f"1 KB steps of {CONCURRENT} runs at once", "/s", at_once))
     modules = {peer: PEERS[peer].modules[0] for peer in measured.peers if PEERS[peer].modules}
     took = {peer: [imports(module) or 0.0 for _ in range(measured.times)] for peer, module in modules.items()}
-    rows["import, ms"] = medians(took)
+    rows.append(Row("import", "ms", medians(took)))
     for count in (1_000,) if quick else store.resumed:
-        rows[f"start to first new step after {count:,} steps, s"] = measured.resumes(count)
+        resumed = {peer: seconds * 1000 for peer, seconds in measured.resumes(count).items()}
+        rows.append(Row(f"start to first new step after {count:,} steps", "ms", resumed))
     return rows
 
 
-def show(store: Disk | Postgres, rows: dict[str, dict[str, float]]) -> None:
+def show(store: Disk | Postgres, rows: list[Row]) -> None:
     def cell(value: float | None) -> str:
         return "-" if value is None else f"{value:,.3g}" if value < 10 else f"{value:,.0f}"
 
     print(f"{store.name:48}" + "".join(f"{PEERS[peer].name:>22}" for peer in store.peers))
-    for what, row in rows.items():
-        print(f"{what:48}" + "".join(f"{cell(row.get(peer)):>22}" for peer in store.peers))
+    for row in rows:
+        print(f"{f'{row.what} ({row.unit})':48}" + "".join(f"{cell(row.figures.get(peer)):>22}" for peer in store.peers))
+
+
+def as_json(store: Disk | Postgres, rows: list[Row]) -> str:
+    """Rows of the table of `make bench`: one for each program of ours, with its limit and the best peer."""
+    limits = {limit for limits in store.ours.values() for limit in limits}
+    peers = [peer for peer in store.peers if peer not in limits and peer not in store.ours]
+    found = [
+        {
+            "what": f"{LANGUAGES[ours]}, {store.name}: {row.what}",
+            "unit": row.unit,
+            "ours": row.figures[ours],
+            "limit": row.best(store.ours[ours]),
+            "peer": row.best(peers),
+        }
+        for row in rows
+        for ours in store.ours
+        if ours in row.figures
+    ]
+    return json.dumps(found)
 
 
 def main() -> None:
@@ -260,6 +296,7 @@ def main() -> None:
         child(peer, what, place, int(count))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own, not on SQLite and files")
+    parser.add_argument("--json", action="store_true", help="rows for the table of `make bench`")
     parser.add_argument("--quick", action="store_true", help="few steps, to see that it runs")
     parser.add_argument("--times", type=int, default=3, help="measurements for each median")
     parser.add_argument("--dir", help="where the stores are; the disk decides most of it")
@@ -273,7 +310,8 @@ def main() -> None:
             store = Postgres(place)
             stack.callback(store.stop)
         measured = Measured(store, place, args.times)
-        show(store, measure(measured, args.quick))
+        rows = measure(measured, args.quick)
+        print(as_json(store, rows)) if args.json else show(store, rows)
     if measured.failed:
         sys.exit("some measurements failed: see above")
 

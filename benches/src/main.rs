@@ -2,11 +2,14 @@
 //! `docs/benchmarks.md`.
 //!
 //! Prints ratios to measurements of the same minutes: a raw append + fdatasync loop on a growing file, the provider
-//! called directly, nginx in between, a bare loop on PostgreSQL. No figure here is a test.
+//! called directly, nginx in between, a bare loop on PostgreSQL. No figure here is a test; `benches/history.csv` keeps the
+//! ratios of each commit.
 #![forbid(unsafe_code)]
 
 mod client;
+mod history;
 mod mcp;
+mod peers;
 mod postgres;
 mod proxy;
 mod raw;
@@ -18,7 +21,10 @@ mod steps;
 mod store;
 mod supervisor;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -37,10 +43,9 @@ fn main() {
     {
         return mcp::serve();
     }
-    // `outlast-bench state [SECONDS]` measures the state alone; `store`, `supervisor`, `proxy`, `postgres` and `mcp` likewise.
-    let alone = args
-        .get(1)
-        .filter(|word| ["store", "state", "supervisor", "proxy", "postgres", "mcp"].contains(&word.as_str()));
+    // `outlast-bench state [SECONDS]` measures the state alone; the others likewise.
+    const PARTS: [&str; 7] = ["store", "proxy", "postgres", "peers", "mcp", "state", "supervisor"];
+    let alone = args.get(1).filter(|word| PARTS.contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk of the checkout: fdatasync on a tmpfs measures nothing.
     let base = PathBuf::from("target").join("bench");
@@ -48,23 +53,26 @@ fn main() {
     let dir = tempfile::tempdir_in(&base).expect("a directory to measure in");
     println!("{} s per figure, in {}\n", seconds, base.display());
 
-    match alone.map(String::as_str) {
-        Some("store") => return store::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
-        Some("state") => return state::measure(dir.path(), seconds),
-        Some("supervisor") => return supervisor::measure(dir.path(), seconds),
-        Some("proxy") => return proxy::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
-        Some("postgres") => return postgres::measure(dir.path(), seconds),
-        Some("mcp") => return mcp::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
-        _ => {}
-    }
+    servers::adopt_orphans();
     let raw = raw::measure(dir.path(), seconds);
-    store::measure(dir.path(), seconds, &raw);
-    proxy::measure(dir.path(), seconds, &raw);
-    postgres::measure(dir.path(), seconds);
-    mcp::measure(dir.path(), seconds, &raw);
-    state::measure(dir.path(), seconds);
-    supervisor::measure(dir.path(), seconds);
+    for part in PARTS.into_iter().filter(|part| alone.is_none_or(|alone| alone == part)) {
+        match part {
+            "store" => store::measure(dir.path(), seconds, &raw),
+            "proxy" => proxy::measure(dir.path(), seconds, &raw),
+            "postgres" => postgres::measure(dir.path(), seconds),
+            "peers" => peers::measure(),
+            "mcp" => mcp::measure(dir.path(), seconds, &raw),
+            "state" => state::measure(dir.path(), seconds, &raw),
+            "supervisor" => supervisor::measure(dir.path(), seconds),
+            other => unreachable!("{other} is no part"),
+        }
+    }
+    let left = servers::end_orphans(Duration::from_secs(5));
+    assert!(left.is_empty(), "processes that the measurements left behind, ended now: {left:?}");
+    if alone.is_some() {
+        return;
+    }
     let page = Path::new("docs/benchmarks.md");
-    report::write(page).expect("the page is written");
-    println!("\nwritten: {}, and its picture beside it", page.display());
+    let told = report::write(page, Path::new("benches/history.csv")).expect("the page is written");
+    println!("\n{told}\n\nwritten: {}, and its picture beside it", page.display());
 }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::{
     raw::Raw,
-    report::{row, section},
+    report::{Row, Unit, section},
     servers::outlast,
-    stats::{Samples, verdict},
+    stats::Samples,
 };
 
 /// Kinds of requests, the milliseconds that each may take longer for a fdatasync of 1 ms, and those beside it.
@@ -71,16 +71,12 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     for (((method, synced, beside), direct), through) in KINDS.iter().zip(directly).zip(recorded) {
         let (with, without) = (through.p50(), direct.p50());
         let (added, most) = (with - without, synced * raw.p50_ms + beside);
-        let figures = format!(
-            "p50 {with:.3} ms, {without:.3} ms without: {added:.3} ms more; p99 {:.3} ms",
-            through.p99()
-        );
         let of = if *synced > 0.0 { "2 x fdatasync + " } else { "" };
-        row(
-            &format!("{method} behind the recorder"),
-            &figures,
-            &verdict(added <= most, &format!("<= {of}{beside} ms")),
-        );
+        Row::new(format!("{method} behind the recorder, p50"), Unit::Ms, with)
+            .limit("the server alone", without)
+            .note(format!("p99 {:.3} ms", through.p99()))
+            .goal(added <= most, &format!("added {added:.3} of {most:.3} ms: {of}{beside}"))
+            .tell();
     }
 }
 

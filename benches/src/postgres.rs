@@ -6,14 +6,12 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use crate::{
     client::{Load, Plan, load},
-    report::{bar, row, section},
+    report::{Row, Unit, section},
     servers::{self, Server},
-    stats::verdict,
     steps,
 };
 
@@ -93,31 +91,24 @@ pub fn measure(dir: &Path, seconds: u64) {
     let Some((bare, latency)) = database.bare_loop(seconds) else {
         return println!("pgbench is missing: PostgreSQL's rows are missing");
     };
-    row("one-row INSERT, COMMIT: pgbench, one connection", &format!("{bare:.0}/s  mean {latency}"), "");
+    let limited = |row: Row| row.limit("pgbench, INSERT + COMMIT", bare);
     let opened = outlast_bench::open_at(&database.create("steps"));
     let one = steps::rate(opened.as_ref(), 1, seconds);
-    row(
-        "durable steps/s, one run",
-        &format!("{one:.0}/s  {:.2} x the bare loop", one / bare),
-        &verdict(one >= 0.7 * bare, "to reach: 0.7 x the bare loop"),
-    );
+    limited(Row::new("steps of one run on PostgreSQL", Unit::PerSecond, one))
+        .note(format!("pgbench: mean {latency}"))
+        .least_of_limit(0.7)
+        .tell();
     let many = steps::rate(opened.as_ref(), 64, seconds);
-    row("durable steps/s, 64 runs", &format!("{many:.0}/s"), &verdict(many >= 8_000.0, "to reach: 8,000/s"));
-    bar("Durable steps a second on PostgreSQL", "/s", "bare loop", bare);
-    bar("Durable steps a second on PostgreSQL", "/s", "one run", one);
-    bar("Durable steps a second on PostgreSQL", "/s", "64 runs", many);
+    limited(Row::new("steps of 64 runs on PostgreSQL", Unit::PerSecond, many)).reach(8_000.0).tell();
     let took = steps::resume(opened.as_ref(), RESUMED);
-    row(
-        "reading 100,000 steps of a run that is resumed",
-        &format!("{:.2} s", took.as_secs_f64()),
-        &verdict(took <= Duration::from_millis(700), "to reach: 0.7 s"),
-    );
+    let what = "reading 100,000 steps of a resumed run on PostgreSQL";
+    Row::new(what, Unit::Ms, took.as_secs_f64() * 1e3).reach(300.0).tell();
     drop(opened);
-    proxies(&database, &runtime, seconds);
+    proxies(&database, &runtime, seconds, bare);
 }
 
 /// Calls through one server and several, each run on one connection, and one run on all of them.
-fn proxies(database: &Database, runtime: &tokio::runtime::Runtime, seconds: u64) {
+fn proxies(database: &Database, runtime: &tokio::runtime::Runtime, seconds: u64, bare: f64) {
     let mock = servers::mock();
     let url = database.create("calls");
     let servers: Vec<Server> = (0..4).map(|_| servers::serve(&mock.address, &url)).collect();
@@ -150,24 +141,16 @@ fn proxies(database: &Database, runtime: &tokio::runtime::Runtime, seconds: u64)
     let cpu = servers[0].cpu();
     let mut single = drive(1, 64, "single", None, seconds);
     let each = (servers[0].cpu() - cpu).as_secs_f64() * 1e6 / single.calls.max(1) as f64;
-    let told = |load: &mut Load| {
-        format!("{:.0}/s  p50 {:.2} ms  p99 {:.2} ms", load.per_second, load.total.p50(), load.total.p99())
+    let row = |what: &str, load: &mut Load| {
+        Row::new(format!("calls on PostgreSQL, 64 connections, {what}"), Unit::PerSecond, load.per_second)
+            .limit("pgbench, INSERT + COMMIT", bare)
+            .note(format!("p50 {:.2} ms, p99 {:.2} ms", load.total.p50(), load.total.p99()))
     };
-    row(
-        "calls/s, one server, 64 connections",
-        &format!("{}  {each:.0} us CPU", told(&mut single)),
-        &verdict(single.per_second >= 3_000.0, "to reach: 3,000/s"),
-    );
+    row("one server", &mut single).reach(3_000.0).tell();
     let mut two = drive(2, 32, "two", None, seconds);
-    row(
-        "calls/s, two servers, 64 connections",
-        &told(&mut two),
-        &verdict(two.per_second > single.per_second, "to reach: more than one server"),
-    );
+    let scales = two.per_second > single.per_second;
+    row("two servers", &mut two).goal(scales, "more than one server").tell();
     let mut hot = drive(4, 16, "hot", Some("hot"), seconds);
-    row(
-        "calls/s of one run, four servers, 64 connections",
-        &told(&mut hot),
-        &verdict(hot.per_second >= 1_500.0, "to reach: 1,500/s"),
-    );
+    row("one run at four servers", &mut hot).reach(1_500.0).tell();
+    Row::new("processor time of a call on PostgreSQL, 64 connections", Unit::CpuUs, each).tell();
 }

@@ -5,9 +5,8 @@ use std::path::Path;
 use crate::{
     client::{Load, Plan, load},
     raw::Raw,
-    report::{bar, row, section},
-    servers,
-    stats::verdict,
+    report::{Row, Unit, section},
+    servers::{self, Server},
 };
 
 /// Measures the proxy and prints its figures.
@@ -32,103 +31,111 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let warm = |address: &str| {
         run(address, 8, "warm", "1", false, 200);
     };
-    let targets: Vec<(&str, &str)> = [
-        Some(("direct", mock.address.as_str())),
-        nginx.as_ref().map(|n| ("nginx", n.address.as_str())),
-        litellm.as_ref().map(|l| ("LiteLLM", l.address.as_str())),
-        Some(("outlast", ours.address.as_str())),
+    let targets: Vec<(&str, &Server)> = [
+        Some(("direct", &mock)),
+        nginx.as_ref().map(|nginx| ("nginx", nginx)),
+        litellm.as_ref().map(|litellm| ("LiteLLM", litellm)),
+        Some(("outlast", &ours)),
     ]
     .into_iter()
     .flatten()
     .collect();
     if nginx.is_none() {
-        println!("nginx is not installed: its rows are missing");
+        println!("nginx is not installed: what is limited by it has no ratio");
     }
     if litellm.is_none() {
-        println!("LiteLLM's proxy is not in .venv-bench (`make bench-python`): its rows are missing");
+        println!(
+            "LiteLLM's proxy is not in .venv-bench (`make bench` installs it): it is no peer of this run"
+        );
     }
-    let mut direct = [(0.0, 0.0); 2];
-    for (i, connections) in [1usize, 64].into_iter().enumerate() {
-        for &(name, address) in &targets {
-            warm(address);
-            let cpu = ours.cpu();
-            let mut l = run(address, connections, &format!("{name}{connections}"), "1", false, u64::MAX);
-            let (p50, p99) = (l.total.p50(), l.total.p99());
-            if name == "direct" {
-                direct[i] = (p50, p99);
-            }
-            match connections {
-                1 => bar("One call at a time, p50", "ms", name, p50),
-                _ => bar("Calls a second, 64 connections", "/s", name, l.per_second),
-            }
-            let (added50, added99) = (p50 - direct[i].0, p99 - direct[i].1);
-            let mut figures = format!("{:.0}/s  p50 {p50:.3} ms  p99 {p99:.3} ms", l.per_second);
-            let mut target = String::new();
-            if name != "direct" {
-                target = format!("added p50 {added50:+.3} p99 {added99:+.3} ms");
-            }
-            if name == "outlast" {
-                let per_call = (ours.cpu() - cpu).as_secs_f64() * 1e6 / l.calls.max(1) as f64;
-                figures.push_str(&format!("  {per_call:.0} us CPU"));
-                let (ok, text) = if connections == 1 {
-                    let limit = 2.0 * raw.p50_ms + 0.2;
-                    (added50 <= limit, format!("{target}; to reach: added {limit:.3}"))
-                } else {
-                    (l.per_second >= 5000.0, format!("{target}; to reach: 5,000/s"))
-                };
-                target = verdict(ok, &text);
-            }
-            row(&format!("{name}, {connections} connection(s)"), &figures, &target);
+    let mut rate_of_nginx = None;
+    for connections in [1usize, 64] {
+        let mut measured = Vec::new();
+        for &(name, server) in &targets {
+            warm(&server.address);
+            let cpu = server.cpu();
+            let tag = format!("{name}{connections}");
+            let mut load = run(&server.address, connections, &tag, "1", false, u64::MAX);
+            let cpu_us = (server.cpu() - cpu).as_secs_f64() * 1e6 / load.calls.max(1) as f64;
+            let (p50, p99) = (load.total.p50(), load.total.p99());
+            measured.push((name, Figures { per_second: load.per_second, p50, p99, cpu_us }));
         }
+        let of = |name: &str| measured.iter().find(|(of, _)| *of == name).map(|(_, figures)| *figures);
+        let (Some(ours), Some(direct)) = (of("outlast"), of("direct")) else { return };
+        let beside = |what: String, unit: Unit, figure: fn(&Figures) -> f64| {
+            let row = Row::new(what, unit, figure(&ours));
+            let row = match of("nginx") {
+                Some(nginx) => row.limit("nginx", figure(&nginx)),
+                None => row,
+            };
+            match of("LiteLLM") {
+                Some(litellm) => row.peer("LiteLLM", figure(&litellm)),
+                None => row,
+            }
+        };
+        let note = format!(
+            "p50 {:.3} ms, p99 {:.3} ms; direct {:.3}, {:.3}",
+            ours.p50, ours.p99, direct.p50, direct.p99
+        );
+        if connections == 1 {
+            let (added, most) = (ours.p50 - direct.p50, 2.0 * raw.p50_ms + 0.15);
+            let row = beside("a proxied call, 1 connection, p50".into(), Unit::Ms, |f| f.p50);
+            let goal = format!("added {added:.3} of {most:.3} ms: 2 x fdatasync + 0.15");
+            row.note(format!("{:.0}/s, {note}", ours.per_second)).goal(added <= most, &goal).tell();
+        } else {
+            let row = beside("proxied calls, 64 connections".into(), Unit::PerSecond, |f| f.per_second);
+            row.note(note).reach(5_000.0).tell();
+            rate_of_nginx = of("nginx").map(|nginx| nginx.per_second);
+        }
+        let what = format!("processor time of a proxied call, {connections} connection(s)");
+        beside(what, Unit::CpuUs, |f| f.cpu_us).reach(if connections == 1 { 300.0 } else { 130.0 }).tell();
     }
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let again = run(&ours.address, 64, "outlast64", "2", false, 50);
-    row(
-        "replayed by a restarted agent, 64 connections",
-        &format!("{:.0}/s  ({} of {} replayed)", again.per_second, again.replayed, again.calls),
-        "",
-    );
+    let row =
+        Row::new("calls replayed to a restarted agent, 64 connections", Unit::PerSecond, again.per_second)
+            .note(format!("{} of {} replayed", again.replayed, again.calls));
+    match rate_of_nginx {
+        Some(rate) => row.limit("nginx, new calls", rate).tell(),
+        None => row.tell(),
+    }
     let mut streams = Vec::new();
-    for &(name, address) in &targets {
-        let mut l = run(address, 1, &format!("stream-{name}"), "1", true, 400);
-        let (first, total) = (l.first.p50(), l.total.p50());
-        streams.push((first, total));
-        let added = format!("added first {:+.3} total {:+.3} ms", first - streams[0].0, total - streams[0].1);
-        row(
-            &format!("{name}, a stream of 50 chunks"),
-            &format!("first chunk {first:.3} ms  total {total:.3} ms"),
-            if name == "direct" { "" } else { &added },
-        );
+    for &(name, server) in &targets {
+        let mut load = run(&server.address, 1, &format!("stream-{name}"), "1", true, 400);
+        streams.push((name, [load.first.p50(), load.total.p50()]));
+    }
+    for (i, what) in
+        ["a stream of 50 chunks, its first", "a stream of 50 chunks, all of it"].into_iter().enumerate()
+    {
+        let of = |name: &str| streams.iter().find(|(of, _)| *of == name).map(|(_, took)| took[i]);
+        let (Some(ours), Some(direct)) = (of("outlast"), of("direct")) else { continue };
+        let mut row = Row::new(what, Unit::Ms, ours).note(format!("direct {direct:.3} ms"));
+        if let Some(nginx) = of("nginx") {
+            row = row.limit("nginx", nginx);
+        }
+        if let Some(litellm) = of("LiteLLM") {
+            row = row.peer("LiteLLM", litellm);
+        }
+        row.tell();
     }
     drop(ours);
     // Opening and closing the store checkpoints the WAL.
-    let clock = std::sync::Arc::new(outlast::program::host::SystemClock::new());
-    let options = outlast_store::Options {
-        durability: outlast_store::Durability::Full,
-        clock,
-        entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
-        create: false,
-        store_wait: outlast_store::STORE_WAIT,
-    };
-    drop(outlast_store::open(&store.to_string_lossy(), options));
-    let calls = entries(&store).max(1);
-    row(
-        "bytes per call (about 400 asked, 700 answered)",
-        &format!("{} of {calls} calls", size(&store) / calls),
-        "",
-    );
+    let opened = outlast_bench::open_at(&store.to_string_lossy());
+    let all = outlast_core::words::id::Micros(i64::MAX);
+    let lines = opened.ledger(outlast_core::words::id::Micros(0), all).expect("the ledger");
+    let calls: u64 = lines.iter().map(|l| u64::try_from(l.calls).unwrap_or(0)).sum();
+    drop(opened);
+    Row::new("bytes kept of a call", Unit::Bytes, (size(&store) / calls.max(1)) as f64)
+        .limit("asked and answered", 1_100.0)
+        .note(format!("{calls} calls"))
+        .tell();
 }
 
-fn entries(store: &Path) -> u64 {
-    let options = outlast_store::Options {
-        durability: outlast_store::Durability::Full,
-        clock: std::sync::Arc::new(outlast::program::host::SystemClock::new()),
-        entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
-        create: false,
-        store_wait: outlast_store::STORE_WAIT,
-    };
-    let store = outlast_store::open(&store.to_string_lossy(), options).expect("the store opens");
-    let all = outlast_core::words::id::Micros(i64::MAX);
-    let lines = store.ledger(outlast_core::words::id::Micros(0), all).expect("the ledger");
-    lines.iter().map(|l| u64::try_from(l.calls).unwrap_or(0)).sum()
+/// Figures of one server under one load: calls a second, milliseconds of one, and its processor time a call.
+#[derive(Clone, Copy)]
+struct Figures {
+    per_second: f64,
+    p50: f64,
+    p99: f64,
+    cpu_us: f64,
 }

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Pid;
+
 /// A server process that is killed when the value is dropped.
 pub struct Server {
     child: Child,
@@ -105,12 +107,13 @@ pub fn serve_state(store: &Path) -> Server {
     up(child.expect("outlast serve"), port)
 }
 
-/// Starts nginx with `proxy_pass` and upstream keep-alive. `None` if it is not installed.
+/// Starts nginx with `proxy_pass` and upstream keep-alive, as one process: a worker would outlive its killed master, and its
+/// processor time would be another process's. `None` if it is not installed.
 pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
     let port = free_port();
     let conf = dir.join("nginx.conf");
     let text = format!(
-        "daemon off; worker_processes 1; pid {0}/nginx.pid; error_log {0}/nginx.err;
+        "daemon off; master_process off; pid {0}/nginx.pid; error_log {0}/nginx.err;
          events {{ worker_connections 1024; }}
          http {{
            access_log off; client_body_temp_path {0}/b; proxy_temp_path {0}/p; fastcgi_temp_path {0}/f;
@@ -136,7 +139,7 @@ pub fn nginx(upstream: &str, dir: &Path) -> Option<Server> {
 }
 
 /// Starts LiteLLM's proxy as `pip install` leaves it: one worker, no database. `None` if it is not installed
-/// (`make bench-python` installs it).
+/// (`make bench` installs it).
 pub fn litellm(upstream: &str, dir: &Path) -> Option<Server> {
     let program = fs::canonicalize(".venv-bench/bin/litellm").ok()?;
     let port = free_port();
@@ -165,4 +168,43 @@ litellm_settings:
         .spawn()
         .ok()?;
     Some(up_within(child, port, Duration::from_secs(120)))
+}
+
+/// Makes this process the parent of what its servers leave behind.
+pub fn adopt_orphans() {
+    // A kernel that cannot do so leaves them to init, and nothing is found.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Ends the processes that servers have left behind, and are there after `patience` still. Returns their names.
+pub fn end_orphans(patience: Duration) -> Vec<String> {
+    let until = Instant::now() + patience;
+    // What a killed supervisor started is ended by its guardian, a moment later.
+    while !children().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let left = children();
+    for (pid, _) in &left {
+        let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+    }
+    left.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Returns the living children of this process, with their names.
+fn children() -> Vec<(Pid, String)> {
+    let me = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // pid (name) state parent …; a name may hold any character.
+        let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
+        let Some((pid, name)) = head.split_once(" (") else { continue };
+        let mut fields = rest.split(' ');
+        let (state, parent) = (fields.next(), fields.next().and_then(|parent| parent.parse::<u32>().ok()));
+        let pid = pid.parse().ok().and_then(Pid::from_raw);
+        if parent == Some(me) && state != Some("Z") {
+            found.extend(pid.map(|pid| (pid, name.to_owned())));
+        }
+    }
+    found
 }

@@ -16,15 +16,15 @@ use prost_types::{Struct, Value, value::Kind};
 use tonic::{Status, transport::Channel};
 
 use crate::{
-    report::{row, section},
+    raw::Raw,
+    report::{Row, Unit, section},
     servers,
-    stats::verdict,
 };
 
 type Client = StatehouseServiceClient<Channel>;
 
 /// Measures the state and prints its figures.
-pub fn measure(dir: &Path, seconds: u64) {
+pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     section("the state over gRPC (clients and server on the same cores)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -34,13 +34,22 @@ pub fn measure(dir: &Path, seconds: u64) {
     let ours = servers::serve_state(&dir.join("state.db"));
     for (clients, target) in [(1, None), (16, Some(5_000.0))] {
         let rate = runtime.block_on(transactions(&ours.address, clients, seconds)).expect("transactions");
-        let told = target.map(|t| verdict(rate >= t, &format!(">= {t:.0}/s"))).unwrap_or_default();
-        row(&format!("{clients} Rust clients, one write each"), &format!("{rate:.0} transactions/s"), &told);
+        let row = Row::new(
+            format!("transactions of the state over gRPC, {clients} client(s)"),
+            Unit::PerSecond,
+            rate,
+        )
+        .limit("append + fdatasync", raw.per_second);
+        match target {
+            Some(target) => row.reach(target).tell(),
+            None => row.tell(),
+        }
     }
     let (events, took) = runtime.block_on(replay(&ours.address)).expect("a replay");
     let rate = events as f64 / took.as_secs_f64();
-    let told = verdict(rate >= 100_000.0, ">= 100000/s");
-    row(&format!("replay of {events} events to a Rust client"), &format!("{rate:.0} events/s"), &told);
+    Row::new(format!("events of the state replayed over gRPC, of {events}"), Unit::PerSecond, rate)
+        .reach(100_000.0)
+        .tell();
     python(&ours.address, seconds);
 }
 
@@ -121,14 +130,12 @@ fn python(address: &str, seconds: u64) {
     let said = ran.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
     let figures: Vec<f64> = said.split_whitespace().filter_map(|f| f.parse().ok()).collect();
     if let [transactions, events] = figures[..] {
-        let told = verdict(transactions >= 1_300.0, ">= 1300/s");
-        row(
-            "the published Python client, one write each",
-            &format!("{transactions:.0} transactions/s"),
-            &told,
-        );
+        Row::new("transactions of the published Python client", Unit::PerSecond, transactions)
+            .reach(1_300.0)
+            .tell();
         // The client alone reaches 11,000 to 15,000 on this kind of machine.
-        let told = verdict(events >= 9_900.0, ">= 0.9 x its ceiling of 11000-15000/s");
-        row("replay to it", &format!("{events:.0} events/s"), &told);
+        Row::new("events replayed to the published Python client", Unit::PerSecond, events)
+            .reach(9_900.0)
+            .tell();
     }
 }

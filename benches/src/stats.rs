@@ -37,8 +37,3 @@ impl Samples {
         self.quantile(0.99)
     }
 }
-
-/// Returns a target's text with its verdict.
-pub fn verdict(reached: bool, text: &str) -> String {
-    format!("{} {text}", if reached { "ok  " } else { "MISS" })
-}

@@ -17,7 +17,7 @@ use outlast_core::{
             tell::{Tell, Word},
         },
     },
-    envelope::unit::Unit,
+    envelope,
     journal::payload::Payload,
     store::{Ask as _, Durability, Store},
     words::id::{InstanceNo, RunId, Slot},
@@ -25,8 +25,8 @@ use outlast_core::{
 
 use crate::{
     raw::Raw,
-    report::{row, section},
-    stats::{Samples, verdict},
+    report::{Row, Unit, section},
+    stats::Samples,
 };
 
 fn open(path: &Path) -> Arc<dyn Store> {
@@ -85,7 +85,7 @@ pub fn many_runs(path: &Path, many: usize) {
         let starts: Vec<_> = (from..many.min(from + 1000))
             .map(|n| {
                 let mut start = start(&format!("run-{n}"));
-                start.limits[Unit::CostNanoUsd] = Some(5_000_000_000);
+                start.limits[envelope::Unit::CostNanoUsd] = Some(5_000_000_000);
                 start.spec.name = Some(format!("{} {n}", kinds[n % kinds.len()]));
                 start.spec.tags = [("team".to_owned(), format!("team-{}", n % 7))].into();
                 (n, store.ask(start, Durability::Lazy))
@@ -115,18 +115,17 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let store = open(&path);
     let instance = register(store.as_ref());
     let (one, mut samples) = hammer(&store, instance, 1, 1, seconds, "a");
-    row(
-        "commits/s, 1 caller",
-        &format!("{one:.0}/s  p50 {:.3} ms  {:.2} x raw", samples.p50(), one / raw.per_second),
-        &verdict(one / raw.per_second >= 0.9, "to reach: 0.9 x raw"),
-    );
+    let limited = |row: Row| row.limit("append + fdatasync", raw.per_second);
+    limited(Row::new("commits, 1 caller", Unit::PerSecond, one))
+        .note(format!("p50 {:.3} ms", samples.p50()))
+        .least_of_limit(0.9)
+        .tell();
     for (what, runs, tag) in [("64 callers of one run", 1, "b"), ("64 callers, each its own run", 64, "d")] {
         let (many, mut samples) = hammer(&store, instance, 64, runs, seconds, tag);
-        row(
-            &format!("commits/s, {what}"),
-            &format!("{many:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
-            &verdict(many >= 25_000.0, "to reach: 25,000/s"),
-        );
+        limited(Row::new(format!("commits, {what}"), Unit::PerSecond, many))
+            .note(format!("p50 {:.3} ms, p99 {:.3} ms", samples.p50(), samples.p99()))
+            .reach(25_000.0)
+            .tell();
     }
     let me = std::env::current_exe().expect("this program");
     let child = Command::new(me)
@@ -136,11 +135,12 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
         .expect("a second process");
     let (busy, _) = hammer(&store, instance, 16, 16, seconds + 1, "c");
     let said = child.wait_with_output().expect("the second process");
-    row(
-        "a second process writing meanwhile",
-        String::from_utf8_lossy(&said.stdout).trim(),
-        &format!("(the first: {busy:.0}/s, 16 callers)"),
-    );
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let p50 = said.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN);
+    Row::new("a commit of a second process meanwhile, p50", Unit::Ms, p50)
+        .limit("append + fdatasync", raw.p50_ms)
+        .note(format!("{}; the first: {busy:.0}/s, 16 callers", said.trim()))
+        .tell();
     drop(store);
     opening(dir);
 }
@@ -159,7 +159,7 @@ pub fn second_writer(path: &Path, seconds: u64) {
         samples.add(one.elapsed());
         std::thread::sleep(Duration::from_millis(5));
     }
-    println!("p50 {:.2} ms  p99 {:.2} ms  ({})", samples.p50(), samples.p99(), samples.len());
+    println!("{:.3} ms, p99 {:.2} ms", samples.p50(), samples.p99());
 }
 
 fn opening(dir: &Path) {
@@ -196,10 +196,9 @@ fn opening(dir: &Path) {
         store.ask(claim, Durability::Synced).wait().expect("claimed");
         resume_ms.add(began.elapsed());
     }
-    let p50 = open_ms.p50();
-    row(
-        "open with 100,000 runs; claim one of them",
-        &format!("{p50:.2} ms; {:.2} ms", resume_ms.p50()),
-        &verdict(p50 <= 10.0, "to reach: 10 ms (a peer: 3,300 ms)"),
-    );
+    // A peer took 3,300 ms.
+    Row::new("opening a store of 100,000 runs", Unit::Ms, open_ms.p50())
+        .note(format!("claiming one of them {:.2} ms", resume_ms.p50()))
+        .reach(10.0)
+        .tell();
 }

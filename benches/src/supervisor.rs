@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::{
-    report::{row, section},
+    report::{Row, Unit, section},
     servers::{Server, outlast},
-    stats::{Samples, verdict},
+    stats::Samples,
 };
 
 const RUNS: usize = 20;
@@ -48,8 +48,10 @@ fn overhead(dir: &Path) {
     let _ = run(dir, &["--new"], "true").status();
     let ours = median(run(dir, &["--new"], "true"));
     let over = ours - direct;
-    let figures = format!("{ours:.1} ms, {direct:.1} ms without: {over:.1} ms");
-    row("a short command, median of 20", &figures, &verdict(over <= 15.0, "<= 15 ms more"));
+    Row::new("`outlast run` of a short command", Unit::Ms, ours)
+        .limit("the command alone", direct)
+        .goal(over <= 15.0, &format!("added {over:.1} of 15 ms"))
+        .tell();
 }
 
 /// Measures the time from a seen death to the next attempt's start, as the supervisor logs it, less the backoff.
@@ -71,13 +73,10 @@ fn restart(dir: &Path) {
             samples.add(Duration::from_micros(us.unwrap_or(u64::MAX)));
         }
         assert!(samples.len() > 0, "the supervisor tells how long a restart took: {said}");
-        let figures =
-            format!("p50 {:.1} ms, most {:.1} ms of {}", samples.p50(), samples.quantile(1.0), samples.len());
-        row(
-            &format!("death seen to next attempt, without the backoff{what}"),
-            &figures,
-            &verdict(samples.p50() <= 20.0, "<= 20 ms"),
-        );
+        Row::new(format!("death seen to next attempt{what}"), Unit::Ms, samples.p50())
+            .note(format!("most {:.1} ms of {}; without the backoff", samples.quantile(1.0), samples.len()))
+            .reach(20.0)
+            .tell();
     }
 }
 
@@ -95,11 +94,9 @@ fn at_rest(dir: &Path, seconds: u64) {
     let before = supervisor.cpu();
     std::thread::sleep(Duration::from_secs(seconds.max(5)));
     let used = (supervisor.cpu() - before).as_secs_f64() / seconds.max(5) as f64 * 100.0;
-    row(
-        "its processor time beside a sleeping agent",
-        &format!("{used:.2} %"),
-        &verdict(used < 1.0, "about 0"),
-    );
+    Row::new("the supervisor's processor time beside a sleeping agent", Unit::Percent, used)
+        .goal(used < 1.0, "about 0")
+        .tell();
     let mib = supervisor.rss_kib() as f64 / 1024.0;
-    row("its memory (RSS)", &format!("{mib:.1} MiB"), &verdict(mib <= 25.0, "<= 25 MiB"));
+    Row::new("the supervisor's memory", Unit::MiB, mib).reach(25.0).tell();
 }
