@@ -294,14 +294,27 @@ pub fn steps(d: Dialect) -> String {
     )
 }
 
-fn newest(d: Dialect, sought: &Sought) -> String {
-    let p = d.mark();
+/// Returns the query for the newest entry of a key. The index has the entries of a key by scope, and those of a scope by
+/// number: in any scope, it is the newest of the newest of each, so that a checkpoint which was saved a million times is
+/// found as one that was saved twice.
+pub fn newest(d: Dialect, sought: &Sought) -> String {
+    let (o, p, by) = (d.schema(), d.mark(), d.indexed_by("entries_by_key"));
+    let of_key = format!("{by}WHERE run_no = {p}1 AND kind = {p}2 AND {}", d.is_name("key", 3));
     let done = if sought.done { format!(" AND state = {DONE}") } else { String::new() };
-    let scope = sought.scope.as_ref().map_or_else(String::new, |_| format!(" AND {}", d.is_name("scope", 5)));
+    let last = format!("{done} AND seq <= {p}4 ORDER BY seq DESC LIMIT 1");
+    if sought.scope.is_some() {
+        return d.select::<Entry>(&format!("{of_key} AND {}{last}", d.is_name("scope", 5)));
+    }
+    let scope = d.indexed("scope");
+    let next = |behind: &str| {
+        format!("SELECT {scope} AS scope FROM {o}entries {of_key}{behind} ORDER BY {scope} LIMIT 1")
+    };
+    let (first, next) = (next(""), next(&format!(" AND {scope} > s.scope")));
+    let of_scope = format!("SELECT seq FROM {o}entries {of_key} AND {scope} = s.scope{last}");
     d.select::<Entry>(&format!(
-        "{}WHERE run_no = {p}1 AND kind = {p}2 AND {}{scope}{done} AND seq <= {p}4 ORDER BY seq DESC LIMIT 1",
-        d.indexed_by("entries_by_key"),
-        d.is_name("key", 3)
+        "WHERE run_no = {p}1 AND seq = (WITH RECURSIVE scopes (scope) AS (SELECT scope FROM ({first}) AS f \
+         UNION ALL SELECT ({next}) FROM scopes s WHERE s.scope IS NOT NULL) \
+         SELECT max(({of_scope})) FROM scopes s)"
     ))
 }
 

@@ -174,7 +174,15 @@ impl Dialect {
         let p = self.mark();
         match self {
             Dialect::Sqlite => format!("{column} = {p}{i}"),
-            Dialect::Postgres | Dialect::PostgresRow => format!("sha256({column}) = sha256({p}{i})"),
+            Dialect::Postgres | Dialect::PostgresRow => format!("{} = sha256({p}{i})", self.indexed(column)),
+        }
+    }
+
+    /// Returns a name as an index has it that is asked by [`Dialect::is_name`].
+    pub fn indexed(self, column: &str) -> String {
+        match self {
+            Dialect::Sqlite => column.to_owned(),
+            Dialect::Postgres | Dialect::PostgresRow => format!("sha256({column})"),
         }
     }
 

@@ -88,12 +88,16 @@ impl Store for SqliteStore {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::{store::ApprovalFilter, words::RunNo};
+    use outlast_core::{
+        journal::Kind,
+        store::{ApprovalFilter, Sought},
+        words::RunNo,
+    };
     use rusqlite::{Connection, params_from_iter};
 
     use super::*;
     use crate::{
-        query::{approvals, items, steps},
+        query::{approvals, items, newest, steps},
         sqlite::schema,
         tables::{budget_views, run_views},
     };
@@ -102,25 +106,27 @@ mod tests {
     fn a_page_of_a_resume_costs_its_size_and_no_sort() {
         let mut conn = Connection::open_in_memory().unwrap();
         schema::make(&mut conn, "memory", Vec::new).unwrap();
-        let check = |sql: &str, wanted: &[&str]| {
+        let plan = |sql: &str| -> Vec<String> {
             let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
-            let plan: Vec<String> = statement
-                .query_map(params_from_iter(nulls), |r| r.get(3))
-                .unwrap()
-                .collect::<Result<_, _>>()
-                .unwrap();
-            assert_eq!(plan, wanted, "{sql}");
+            let lines = statement.query_map(params_from_iter(nulls), |r| r.get(3)).unwrap();
+            lines.collect::<Result<_, _>>().unwrap()
         };
-        let newest = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>? AND seq<?)";
+        let check = |sql: &str, wanted: &[&str]| assert_eq!(plan(sql), wanted, "{sql}");
+        for scope in [None, Some("1".to_owned())] {
+            let sought = Sought { scope, ..Sought::done(Kind::Checkpoint, "cursor") };
+            let plan = plan(&newest(Dialect::Sqlite, &sought));
+            assert!(plan.iter().all(|line| !line.contains("TEMP B-TREE")), "{plan:?}");
+        }
+        let of_items = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>? AND seq<?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
         let all = |open, run| approvals(Dialect::Sqlite, &ApprovalFilter { run, open, limit: 10 });
         check(&all(true, None), &["SCAN entries USING INDEX approvals_open"]);
         check(&all(false, None), &["SCAN entries USING INDEX approvals"]);
         let of_run = "SEARCH entries USING INDEX entries_by_key (run_no=? AND kind=? AND key>?)";
         check(&all(true, Some(RunNo(1))), &[of_run, "USE TEMP B-TREE FOR ORDER BY"]);
-        check(&items(Dialect::Sqlite, false), &[newest]);
-        check(&items(Dialect::Sqlite, true), &[newest, value]);
+        check(&items(Dialect::Sqlite, false), &[of_items]);
+        check(&items(Dialect::Sqlite, true), &[of_items, value]);
         check(
             &steps(Dialect::Sqlite),
             &["SEARCH e USING INDEX sqlite_autoindex_entries_1 (run_no=? AND seq>?)", value],
