@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={PROTO}");
     // Compiled without `protoc`, which not every machine has.
+    #[cfg(feature = "grpc")]
     tonic_prost_build::configure().compile_fds(protox::compile(["statehouse.proto"], [PROTO])?)?;
     println!("cargo::rerun-if-env-changed={COMMIT}");
     // A developer's build does not look: each commit would compile this crate and all above it anew.

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod dialect;
 pub mod door;
+#[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]
 pub mod grpc;
 pub mod hints;
 pub mod intercept;

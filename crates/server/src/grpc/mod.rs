@@ -11,11 +11,12 @@ mod generated {
     tonic::include_proto!("statehouse.v1");
 }
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
+use outlast_core::words::Class;
 use tokio::net::TcpListener;
 use tonic::{
-    Request, Status,
+    Code, Request, Status,
     metadata::MetadataValue,
     service::interceptor::InterceptedService,
     transport::{
@@ -27,27 +28,15 @@ use tonic::{
 pub use generated::*;
 
 use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
+pub use crate::state::Admission;
 use crate::{
-    state::{Error, StateDesk, grpc_code},
-    wire::{access::NotLetIn, tokens::ApiTokens},
+    state::{Error, StateDesk},
+    wire::access::NotLetIn,
 };
 
 /// Largest reply in bytes: gRPC's default, which the published client accepts. The client would refuse a longer reply
 /// with a less helpful error.
 pub const MAX_REPLY: usize = 4 << 20;
-
-/// Callers that may call the service.
-pub enum Admission {
-    /// Everybody who reaches the listener, which has to be on loopback: the caller of [`serve`] ensures it.
-    Everybody,
-    /// Callers that show one of these tokens.
-    ApiToken(ApiTokens),
-    /// Callers that the function lets in.
-    By(Box<LetsIn>),
-}
-
-/// Decides on a caller by the token that it shows (empty for none) and the address that it calls from.
-pub type LetsIn = dyn Fn(&str, Option<SocketAddr>) -> bool + Send + Sync;
 
 /// Serves gRPC until `shutdown` resolves.
 pub async fn serve(
@@ -92,7 +81,24 @@ fn status(error: Error) -> Status {
         Some(hint) => format!("{error} (hint: {hint})"),
         None => error.to_string(),
     };
-    let mut status = Status::new(grpc_code(error.class()), text);
+    let mut status = Status::new(code(error.class()), text);
     status.metadata_mut().insert("outlast-code", MetadataValue::from_static(error.code()));
     status
+}
+
+/// Returns the gRPC status of a class.
+pub fn code(class: Class) -> Code {
+    match class {
+        Class::Invalid => Code::InvalidArgument,
+        Class::NoCredential => Code::Unauthenticated,
+        Class::Forbidden => Code::PermissionDenied,
+        Class::NotFound => Code::NotFound,
+        Class::Conflict => Code::Aborted,
+        Class::Exists => Code::AlreadyExists,
+        Class::Gone => Code::FailedPrecondition,
+        Class::TooLarge | Class::TooMany => Code::ResourceExhausted,
+        Class::Unavailable => Code::Unavailable,
+        Class::Unknown => Code::Unknown,
+        Class::Internal => Code::Internal,
+    }
 }

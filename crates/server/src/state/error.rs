@@ -1,6 +1,6 @@
 //! Errors of the state's gRPC and REST interfaces.
 
-use outlast_core::{engine::state::transaction, state::outcome, store, words::Class};
+use outlast_core::{engine::state::transaction, state::outcome, store};
 
 use crate::wire::access::NotLetIn;
 
@@ -100,26 +100,9 @@ fn deleted(version: Option<i64>) -> String {
     version.map_or_else(String::new, |v| format!(": version {v} deleted it"))
 }
 
-/// Returns the gRPC status of a class.
-pub fn grpc_code(class: Class) -> tonic::Code {
-    match class {
-        Class::Invalid => tonic::Code::InvalidArgument,
-        Class::NoCredential => tonic::Code::Unauthenticated,
-        Class::Forbidden => tonic::Code::PermissionDenied,
-        Class::NotFound => tonic::Code::NotFound,
-        Class::Conflict => tonic::Code::Aborted,
-        Class::Exists => tonic::Code::AlreadyExists,
-        Class::Gone => tonic::Code::FailedPrecondition,
-        Class::TooLarge | Class::TooMany => tonic::Code::ResourceExhausted,
-        Class::Unavailable => tonic::Code::Unavailable,
-        Class::Unknown => tonic::Code::Unknown,
-        Class::Internal => tonic::Code::Internal,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use outlast_core::engine;
+    use outlast_core::{engine, words::Class};
 
     use super::*;
 
@@ -142,7 +125,8 @@ mod tests {
         let ours = ["internal", "store_corrupt", "store_newer", "store_older", "store_forked"];
         for (code, class) in all() {
             assert_eq!(class == Class::Internal, ours.contains(&code), "{code}");
-            assert_eq!(grpc_code(class) == tonic::Code::Internal, ours.contains(&code), "{code}");
+            #[cfg(feature = "grpc")]
+            assert_eq!(crate::grpc::code(class) == tonic::Code::Internal, ours.contains(&code), "{code}");
             assert_eq!(class.http() == 500, ours.contains(&code) || code == "commit_unknown", "{code}");
         }
     }

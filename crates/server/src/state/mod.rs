@@ -7,7 +7,7 @@
 mod error;
 pub mod retention;
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use outlast_core::{
     engine::{
@@ -26,9 +26,10 @@ use parking_lot::Mutex;
 use crate::{
     hints::{Ear, Hints},
     node::Node,
+    wire::tokens::ApiTokens,
 };
 
-pub use error::{Error, grpc_code};
+pub use error::Error;
 
 /// Bytes above which a value is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;
@@ -44,6 +45,19 @@ pub enum Writer {
     /// Open attempt of the run that a supervisor serves; `None` between two attempts, when nothing may be written.
     Run(Option<(Actor, Slot)>),
 }
+
+/// Callers that may call the state's service over gRPC.
+pub enum Admission {
+    /// Everybody who reaches the listener, which has to be on loopback: who serves it ensures that.
+    Everybody,
+    /// Callers that show one of these tokens.
+    ApiToken(ApiTokens),
+    /// Callers that the function lets in.
+    By(Box<LetsIn>),
+}
+
+/// Decides on a caller by the token that it shows (empty for none) and the address that it calls from.
+pub type LetsIn = dyn Fn(&str, Option<SocketAddr>) -> bool + Send + Sync;
 
 /// Access to the state of a store, with the transactions that are open in this process.
 pub struct StateDesk {
