@@ -24,7 +24,10 @@ use outlast_core::{
     store::{self, Store},
     words::{AttemptNo, Micros, RunNo, Seq},
 };
-use outlast_server::dialect::conversation::{self, ToolCall};
+use outlast_server::{
+    dialect::conversation::{self, ToolCall},
+    door::StoredAnswer,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -130,7 +133,9 @@ fn made(
     id: &str,
     of: &SearchScope<'_>,
 ) -> Result<Option<ToolCall>, store::Error> {
-    let about = truth::kept_json(store, of.run, entry.seq, Role::About)?;
+    let about = store.payload(of.run, entry.seq, Role::About)?;
+    let about: Value =
+        about.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or_default();
     // An older version gave an entry to the attempt that closed it: only the description says whose call it is.
     let attempt = about["attempt"].as_i64().map_or(entry.attempt, AttemptNo);
     let is_others = about["session"].as_str().zip(of.session).is_some_and(|(its, sought)| its != sought);
@@ -181,9 +186,11 @@ impl Answers {
 /// Reads the tool calls in an attempt's last answers whose results are in none of its requests,
 /// or lost.
 fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result<Answers, store::Error> {
+    let is_its =
+        |e: &&Entry| e.kind == Kind::Call && (e.attempt == of.attempt || e.delivered_to == Some(of.attempt));
     let mut out = Answers::default();
     // Newest first: a result is in a later request than the answer that asked for it.
-    for entry in entries.iter().rev().filter(|e| is_call_of(e, of.attempt)).take(CALLS) {
+    for entry in entries.iter().rev().filter(is_its).take(CALLS) {
         let body = match body::stored(store, of.run, entry.seq) {
             // `outlast verify` reports bodies that cannot be read.
             Err(store::Error::Corrupt { .. }) => None,
@@ -195,7 +202,13 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
         }
         out.newest = out.newest.max(Some(entry.opened_at));
         let mut calls = match (entry.state, of.so_far.and_then(|so_far| so_far.get(&entry.seq))) {
-            (State::Done, _) => truth::recorded_calls(store, of.run, entry.seq)?,
+            (State::Done, _) => {
+                let kept = store.payload(of.run, entry.seq, Role::Answer)?;
+                let bytes = kept.and_then(|kept| kept.decode().ok());
+                // `outlast verify` reports payloads that cannot be read; here they are only skipped.
+                let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
+                conversation::called(&answer.map(|a| a.body).unwrap_or_default())
+            }
             (_, Some(so_far)) => conversation::called_so_far(so_far),
             _ => Vec::new(),
         };
@@ -220,11 +233,6 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
     }
     out.calls.reverse();
     Ok(out)
-}
-
-/// Returns whether an attempt made the call, or was given the recorded answer of another's.
-fn is_call_of(entry: &Entry, attempt: AttemptNo) -> bool {
-    entry.kind == Kind::Call && (entry.attempt == attempt || entry.delivered_to == Some(attempt))
 }
 
 fn contains(text: &[u8], wanted: &[u8]) -> bool {
@@ -303,7 +311,10 @@ impl Resumption {
     /// Counts the results that the attempt's first request has lost; `None` as long as there is none to compare.
     fn lost(&self, store: &dyn Store) -> Result<Option<usize>, store::Error> {
         let entries = truth::newest_entries(store, self.run)?;
-        for entry in entries.iter().filter(|e| is_call_of(e, self.attempt)) {
+        let is_its = |e: &&Entry| {
+            e.kind == Kind::Call && (e.attempt == self.attempt || e.delivered_to == Some(self.attempt))
+        };
+        for entry in entries.iter().filter(is_its) {
             if let Some(lost) = self.request(store, entry)?.and_then(|request| self.lost_by(&request)) {
                 return Ok(Some(lost));
             }

@@ -13,11 +13,7 @@ use outlast_core::{
     words::{AttemptNo, Digest, Micros, RunNo, Seq, Slot},
 };
 use outlast_process::{ancestry::Program, tree::Tree};
-use outlast_server::{
-    api::read::gist,
-    dialect::conversation::{self, ToolCall},
-    door::StoredAnswer,
-};
+use outlast_server::{api::read::gist, dialect::conversation::ToolCall};
 pub use outlast_server::{api::read::gist::Outcome, dialect::conversation::command};
 use outlast_view::Time;
 use serde::{Deserialize, Serialize};
@@ -233,19 +229,6 @@ pub fn newest_entries(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store
     store.entries(run, after, ENTRIES as usize)
 }
 
-/// Returns the JSON that an entry keeps; null where there is none, or none that can be read, which `outlast verify` reports.
-pub fn kept_json(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Value, store::Error> {
-    let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
-}
-
-/// Returns the tool calls in a recorded answer; none of one that cannot be read, which `outlast verify` reports.
-pub fn recorded_calls(store: &dyn Store, run: RunNo, answer: Seq) -> Result<Vec<ToolCall>, store::Error> {
-    let bytes = store.payload(run, answer, Role::Answer)?.and_then(|kept| kept.decode().ok());
-    let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
-    Ok(conversation::called(&answer.map(|answer| answer.body).unwrap_or_default()))
-}
-
 // --- Tool calls of agents as `show` prints them, with their outcomes.
 
 /// Tool call of an agent, as `outlast show` prints it: a line, or with `--json` its value.
@@ -259,8 +242,11 @@ pub struct ToolLine {
 
 /// Reads the line of a tool call's entry.
 pub fn tool_line(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store::Error> {
-    let kept = |role| kept_json(store, run, entry.seq, role);
-    let (about, value) = (kept(Role::About)?, kept(Role::Value)?);
+    let kept = |seq: Seq, role| -> Result<Value, store::Error> {
+        let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    };
+    let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
     let resolve = match entry.state {
         State::Unknown => format!(" (`outlast resolve RUN {}`)", entry.seq),
         _ => String::new(),

@@ -11,13 +11,13 @@ use outlast_core::{
     words::{AttemptNo, Micros, RunNo, Seq},
 };
 use outlast_files::{Change, Id, Node, Objects};
+use outlast_server::{dialect::conversation, door::StoredAnswer};
 use outlast_view::FileChange;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
 use super::{Files, Kept, Moment, is_snapshot};
 use crate::{
-    agent::truth,
     program::{context::Context, error::FilesError},
     render::text::clean,
 };
@@ -202,7 +202,10 @@ pub fn since(store: &dyn Store, run: RunNo, from: Seq) -> Result<Vec<Effect>, st
         let name = entry.key.clone().unwrap_or_default();
         match entry.kind {
             Kind::Call if entry.state == State::Done => {
-                for call in truth::recorded_calls(store, run, entry.seq)? {
+                let kept = store.payload(run, entry.seq, Role::Answer)?.and_then(|kept| kept.decode().ok());
+                // `outlast verify` reports payloads that cannot be read.
+                let answer = kept.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
+                for call in conversation::called(&answer.map(|answer| answer.body).unwrap_or_default()) {
                     if seen.insert(call.id) && !FILE_TOOLS.contains(&call.name.to_lowercase().as_str()) {
                         effects.push(Effect { entry: entry.seq.0, tool: call.name, input: call.input });
                     }
