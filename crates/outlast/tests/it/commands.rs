@@ -750,7 +750,7 @@ fn a_run_has_one_cost_and_one_number_of_calls_on_every_face() {
         (
             "outlast budget run-2",
             vec![
-                "its calls are charged to run-1, too: 0.014 of 0.02 usd left",
+                "its calls are charged to docs, too: 0.014 of 0.02 usd left",
                 "without a limit of its own:",
             ],
         ),

@@ -296,8 +296,9 @@ pub fn a_try_that_was_paid_in_vain_is_known(s: &Stage) {
     let item = check("cut off", true, &|a| cut_off(a, "one"));
     a.ask(a.next_try(item.opening.seq)).unwrap();
     check("cut off in a step", true, &|a| {
-        let steps = scope::item_steps("cut off in a step", 0);
-        cut_off(&a.within(&scope::step_calls(&steps, "fetch", 1)), "one");
+        let steps = a.within(&scope::item_steps("cut off in a step", 0));
+        let (_, _, fetch) = steps.tries("fetch");
+        cut_off(&fetch, "one");
     });
     let had = entries::has_paid_in_vain(&*s.store(), a.run, item.opening.seq).unwrap();
     assert!(!had, "its next try has not asked");

@@ -38,7 +38,7 @@ impl Agent {
 
     /// Begins a step with retries, and is in its try.
     #[track_caller]
-    fn tries(&self, key: &str) -> (Seq, i64, Agent) {
+    pub fn tries(&self, key: &str) -> (Seq, i64, Agent) {
         let Step::Run { opening: Opening { seq, .. }, try_no, .. } = self.ask(self.retried(key)).unwrap()
         else {
             panic!("not run")
