@@ -515,7 +515,7 @@ def test_a_call_that_a_killed_supervisor_cut_off_is_told_to_the_resumed_agent(be
     assert is_unknown(json.loads(line)["result"]), line
     assert bed.effects() == [("append", "a")]
     shown = bed.outlast("show", bed.run_id).stdout
-    assert f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown
+    assert f"in doubt: log/append → outlast --store {bed.store} resolve {bed.run_id} 1" in shown, shown
 
 
 KILLS_ITS_RECORDER = CUT_OFF.replace("print(mcp.stdout.readline(), flush=True)", """
@@ -535,6 +535,6 @@ def test_a_call_whose_recorder_was_killed_is_told_when_the_run_has_ended(bed, ho
     agent.write_text(textwrap.dedent(KILLS_ITS_RECORDER))
     bed.outlast("run", "--run", bed.run_id, "--", sys.executable, agent, outlast_program(), SERVER, bed.log, bed.pause())
     shown = bed.outlast("show", bed.run_id).stdout
-    assert "completed" in shown and f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown
+    assert "completed" in shown and f"in doubt: log/append → outlast --store {bed.store} resolve {bed.run_id} 1" in shown, shown
     bed.outlast("resolve", bed.run_id, "1", "--result", '"done"')
     assert "in doubt" not in bed.outlast("show", bed.run_id).stdout

@@ -299,7 +299,7 @@ class Work {
     return new Result({ ...about, ok: false, error: new ItemFailed(`item ${key} of job ${this.run.id} ${why}: ${type}: ${message}`, { code: 'item_failed', hint: `outlast retry ${this.run.id} --failed` }) });
   }
 
-  /** @param {{item: any, key: string, index: number}} one @param {any} claim */
+  /** @param {{item: any, key: string, index: number, content: string | undefined}} one @param {any} claim */
   async _runs(one, claim) {
     const { options, run, session } = this;
     const { seq } = claim;
