@@ -749,10 +749,7 @@ fn a_run_has_one_cost_and_one_number_of_calls_on_every_face() {
         ),
         (
             "outlast budget run-2",
-            vec![
-                "its calls are charged to docs, too: 0.014 of 0.02 usd left",
-                "without a limit of its own:",
-            ],
+            vec!["its calls are charged to docs, too: 0.014 of 0.02 usd left", "without a limit of its own:"],
         ),
         ("outlast digest --since 1h", vec![cost, "2 calls, 0.006 usd billed; 1 call failed"]),
     ] {
