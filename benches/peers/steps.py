@@ -227,7 +227,7 @@ def is_installed(peer: str) -> bool:
 
 @dataclass
 class Row:
-    """What is measured, and its figure for each peer that has one. Of "/s" more is better, of any other unit less."""
+    """Name of a thing that is measured, and its figure for each peer that has one. Of "/s" more is better, of any other unit less."""
 
     what: str
     unit: str

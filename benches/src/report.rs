@@ -57,7 +57,7 @@ impl Unit {
     }
 }
 
-/// What was measured of one thing: Outlast's figure, the physical limit's, and those of peers, all of this run.
+/// Figures of one thing that was measured: Outlast's, the physical limit's, and those of peers, all of this run.
 #[must_use = "a row is reported by `tell`"]
 pub struct Row {
     what: String,

@@ -1,4 +1,4 @@
-//! What stands for gRPC in a program that was built without it.
+//! gRPC of a program that was built without it: nothing is served.
 
 use std::{io, sync::Arc};
 

@@ -109,13 +109,14 @@ pub fn commits(directory: &Path, head: Option<&str>, since: Micros, until: Micro
 /// A changed file goes through the filter that its attributes name, which is a program of the repository's settings: each
 /// is switched off. What differs is then told by the file as it is.
 pub fn status(directory: &Path, words: &[&str]) -> Result<Vec<u8>, String> {
-    let filters = git(
-        directory,
-        &["config", "--null", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$"],
-    );
-    let filters = filters.unwrap_or_default();
+    let settings = output(directory, &["config", "--null", "--name-only", "--list"])?;
+    let settings = String::from_utf8(settings).map_err(|_| "git's settings are no UTF-8")?;
+    let is_filter = |name: &&str| {
+        let ends = [".clean", ".process", ".required"];
+        name.starts_with("filter.") && ends.iter().any(|end| name.ends_with(end))
+    };
     let mut off = Vec::new();
-    for name in filters.split_terminator('\0') {
+    for name in settings.split_terminator('\0').filter(is_filter) {
         // `-c` takes the first `=` for the end of the name.
         if name.contains('=') {
             return Err(format!("git's setting {name:?} cannot be switched off"));

@@ -12,7 +12,7 @@ const PARTS: [&str; 2] = ["content", "parts"];
 /// Returns a request in a form that is the same without notes, and the note of it that tells most, if it has one; `None`: it
 /// is no JSON.
 ///
-/// What comes with a note is left out, too: texts of the program around it, ends of lines, and marks of the prompt's cache,
+/// Companions of a note are left out, too: texts of the program around it, ends of lines, and marks of the prompt's cache,
 /// which stand at the conversation's end. Turns of one role that follow each other without the note are one.
 pub fn without_notes(request: &[u8]) -> Option<(Vec<u8>, Option<Note>)> {
     let mut request: Value = serde_json::from_slice(request).ok()?;
