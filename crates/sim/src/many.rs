@@ -46,11 +46,10 @@ pub fn play(seeds: Range<u64>) -> Played {
     played
 }
 
-/// Plays up to `budget` seeds on all cores. Returns the first that finds the planted defect, and what it finds; `None`
-/// if none does.
-pub fn find(bug: Bug, budget: u64) -> Option<(u64, String)> {
+/// Plays `seeds` on all cores. Returns the first that finds the planted defect, and what it finds; `None` if none does.
+pub fn find(bug: Bug, seeds: Range<u64>) -> Option<(u64, String)> {
     let found = Mutex::new(None);
-    on_all_cores(0..budget, |seed| {
+    on_all_cores(seeds, |seed| {
         let violation = run(seed, Some(bug), false).violation;
         let mut found = lock(&found);
         let first: Option<(u64, String)> = found.take();

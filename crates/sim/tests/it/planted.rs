@@ -2,19 +2,20 @@
 
 use outlast_sim::{Bug, many};
 
-/// Plays at most `budget` seeds, the first of which are enough on a good day.
-fn finds(bug: Bug, budget: u64, what: &str) {
-    let found = many::find(bug, budget);
+/// Plays at most `budget` seeds from `first` on. `first` stands shortly before a seed that was enough when it was written
+/// down, so that a rare defect takes seconds; when the worlds have changed, it is found later in the budget.
+fn finds(bug: Bug, first: u64, budget: u64, what: &str) {
+    let found = many::find(bug, first..first + budget);
     let (seed, found) = found.unwrap_or_else(|| panic!("{budget} seeds, and nobody noticed {bug:?}"));
     println!("{bug:?}: seed {seed}: {found}");
     assert!(found.contains(what), "{bug:?} was found as: {found}");
 }
 
 macro_rules! planted {
-    ($(fn $name:ident: $bug:ident within $budget:literal, $what:literal;)*) => {
+    ($(fn $name:ident: $bug:ident $(from $first:literal)? within $budget:literal, $what:literal;)*) => {
         $(#[test]
         fn $name() {
-            finds(Bug::$bug, $budget, $what);
+            finds(Bug::$bug, [$($first,)? 0][0], $budget, $what);
         })*
     };
 }
@@ -43,10 +44,10 @@ planted! {
     fn doubt_shown_too_small_is_found: DoubtTooSmall within 400, "5: the provider billed";
     fn a_reservation_given_back_twice_is_found: RefundTwice within 400, "its entries add up to";
     fn an_opening_answered_ahead_and_lost_is_found: AheadLost within 400, "without a fault";
-    fn a_number_given_out_again_is_found: NumberReused within 2000, "and its result is";
+    fn a_number_given_out_again_is_found: NumberReused from 100 within 2000, "and its result is";
     fn a_queue_that_stays_busy_is_found: QueueBusy within 400, "6: process";
     fn tokens_billed_beyond_a_hold_and_told_nowhere_are_found: TokensBeyondUntold within 5000, "tokens spent and reserved";
-    fn a_waiter_that_nobody_wakes_is_found: WakeLost within 5000, "was not woken";
+    fn a_waiter_that_nobody_wakes_is_found: WakeLost from 2_130 within 5000, "was not woken";
     fn an_abandoned_instance_that_stays_is_found: FarewellForgotten within 5000, "9: ";
     fn a_tool_in_doubt_that_is_sent_again_is_found: ToolSentAgain within 400, "and its program has it";
     fn a_tool_that_leaves_without_its_mark_is_found: ToolUnmarked within 400, "on disk does not say so";
@@ -57,7 +58,7 @@ planted! {
     fn a_plan_written_over_what_another_server_wrote_is_found: PlanWrittenBlind within 400, "P4: a call of run";
     fn a_plan_that_forgets_the_calls_under_way_is_found: PlanCallsForgotten within 400, "P1: the window";
     fn a_calls_end_that_is_noted_once_is_found: EndUnnoted within 400, "P4: a call of run";
-    fn a_calls_end_without_its_head_is_found: EndWithoutItsHead within 2000, "P5: a call of run";
+    fn a_calls_end_without_its_head_is_found: EndWithoutItsHead from 220 within 2000, "P5: a call of run";
     fn a_dead_servers_call_that_stays_in_flight_is_found: DeadNotBuried within 400, "P4: a call of run";
     fn a_hold_that_looks_at_nothing_is_found: HoldBlind within 400, "after what it waits for has moved";
     fn a_share_taken_over_the_heads_of_others_is_found: SharesOfOthersIgnored within 400, "S1: the provider has";
