@@ -239,26 +239,26 @@ impl State {
     }
 }
 
-/// Role of a payload stored for an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Request body of a call, stored against a base.
-    Request,
-    /// Answer of a call.
-    Answer,
-    /// Result of a step, or value of a checkpoint.
-    Value,
-    /// Standard input of a run, or of one iteration.
-    Stdin,
-    /// Description of a tool call, written before it begins; the tool call's arguments of an approval; or the
-    /// run's usage when a checkpoint was saved.
-    About,
+named! {
+    /// Role of a payload stored for an entry.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Role {
+        /// Request body of a call, stored against a base.
+        Request "request",
+        /// Answer of a call.
+        Answer "answer",
+        /// Result of a step, or value of a checkpoint.
+        Value "value",
+        /// Standard input of a run, or of one iteration.
+        Stdin "stdin",
+        /// Description of a tool call, written before it begins; the tool call's arguments of an approval; or the
+        /// run's usage when a checkpoint was saved.
+        About "about",
+    }
 }
 
 impl Role {
-    pub const ALL: [Role; 5] = [Role::Request, Role::Answer, Role::Value, Role::Stdin, Role::About];
-
     pub fn code(self) -> i64 {
         self as i64
     }

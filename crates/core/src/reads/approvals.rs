@@ -9,6 +9,7 @@ use crate::{
         ApprovalId, Entry, Kind, Role,
         approval::{ApprovalDetail, Status},
     },
+    reads::entries,
     run::status,
     store::{self, ApprovalFilter as Filter, Store},
     words::{Micros, RunId, RunNo},
@@ -75,12 +76,7 @@ impl Runs {
             Status::Pending if over => Status::Void,
             status => status,
         };
-        let arguments = match store.payload(id.run, id.seq, Role::About)? {
-            Some(payload) => payload
-                .decode()
-                .map_err(|e| store::Error::Corrupt { what: format!("the arguments of {id}: {e}") })?,
-            None => Bytes::new(),
-        };
+        let arguments = entries::kept(store, id.run, id.seq, Role::About)?.unwrap_or_default();
         let key = entry.key.unwrap_or_default();
         Ok(Some(View { id, run, name, key, status, asked_at: entry.opened_at, detail: *detail, arguments }))
     }

@@ -127,26 +127,43 @@ pub fn newest_saved(store: &dyn Store, run: RunNo) -> Result<Option<Entry>, stor
     each_back(store, run, view.run.next_seq).find(|e| e.as_ref().map_or(true, saved)).transpose()
 }
 
+/// Returns the bytes of an entry's payload; `None` where none is kept.
+///
+/// Errors: those of the store; `Corrupt` where the payload is damaged.
+pub fn kept(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<Bytes>, Error> {
+    let payload = store.payload(run, seq, role)?;
+    payload.map(|payload| payload.decode()).transpose().map_err(|e| damaged(seq, role, &e))
+}
+
+/// Makes the error for an entry's payload that is not one that Outlast writes.
+pub fn damaged(seq: Seq, role: Role, why: &dyn std::fmt::Display) -> Error {
+    Error::Corrupt { what: format!("the {} of entry {seq}: {why}", role.name()) }
+}
+
 /// Returns the body that entry `seq` of `run` sent; `None` where none is kept (`record` is `answers` or `digests`).
 ///
 /// Errors: those of the store; `Corrupt` where a base record is missing, or the restored bytes are not what was sent.
-pub fn request_body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
-    let corrupt = |e: &dyn std::fmt::Display| store::Error::Corrupt {
-        what: format!("the request of entry {seq}: {e}"),
-    };
-    let read = |seq: Seq| -> Result<Option<BodyRecord>, store::Error> {
-        let Some(payload) = store.payload(run, seq, Role::Request)? else { return Ok(None) };
-        let bytes: Bytes = payload.decode().map_err(|e| corrupt(&e))?;
-        BodyRecord::from_bytes(bytes).map(Some).map_err(|e| corrupt(&e))
-    };
-    let Some(newest) = read(seq)? else { return Ok(None) };
-    let mut restoring = Restoring::new(&newest).map_err(|e| corrupt(&e))?;
+pub fn request_body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, Error> {
+    let Some(newest) = request_record(store, run, seq)? else { return Ok(None) };
+    restored(store, run, seq, &newest).map(Some)
+}
+
+/// Returns the record of the body that entry `seq` of `run` sent; `None` where none is kept.
+pub fn request_record(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<BodyRecord>, Error> {
+    let bytes = kept(store, run, seq, Role::Request)?;
+    bytes.map(BodyRecord::from_bytes).transpose().map_err(|e| damaged(seq, Role::Request, &e))
+}
+
+/// Restores the body whose record is that of entry `seq`. Errors: as [`request_body`].
+pub fn restored(store: &dyn Store, run: RunNo, seq: Seq, newest: &BodyRecord) -> Result<Vec<u8>, Error> {
+    let corrupt = |e: &dyn std::fmt::Display| damaged(seq, Role::Request, e);
+    let mut restoring = Restoring::new(newest).map_err(|e| corrupt(&e))?;
     while let Some(wanted) = restoring.wants() {
-        let below =
-            read(wanted)?.ok_or_else(|| corrupt(&format_args!("that of entry {wanted} is missing")))?;
+        let below = request_record(store, run, wanted)?;
+        let below = below.ok_or_else(|| corrupt(&format_args!("that of entry {wanted} is missing")))?;
         restoring.give(&below).map_err(|e| corrupt(&e))?;
     }
-    restoring.finish().map(Some).map_err(|e| corrupt(&e))
+    restoring.finish().map_err(|e| corrupt(&e))
 }
 
 /// Number of items that are read at once.

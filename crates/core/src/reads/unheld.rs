@@ -29,11 +29,8 @@ pub fn lines(store: &dyn Store, view: &RunView) -> Result<Vec<String>, store::Er
 pub fn unmetered(store: &dyn Store, run: RunNo) -> Result<Option<String>, store::Error> {
     let noted = Sought::done(Kind::Checkpoint, &Name::unmetered());
     let Some(entry) = store.newest(run, &noted)? else { return Ok(None) };
-    let corrupt =
-        |why: String| store::Error::Corrupt { what: format!("entry {} of run {}: {why}", entry.seq, run.0) };
-    let Some(kept) = store.payload(run, entry.seq, Role::Value)? else { return Ok(None) };
-    let text = kept.decode().map_err(|e| corrupt(e.to_string()))?;
-    Ok(Some(format!("unmetered {} (attempt {})", String::from_utf8_lossy(&text), entry.attempt.0)))
+    let text = entries::kept(store, run, entry.seq, Role::Value)?;
+    Ok(text.map(|text| format!("unmetered {} (attempt {})", String::from_utf8_lossy(&text), entry.attempt.0)))
 }
 
 /// Returns the line about `count` calls without a price; `None` if there are none.

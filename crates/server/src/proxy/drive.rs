@@ -392,11 +392,8 @@ impl Drive {
     /// Reads the stored answer of an entry. Reads in place: for a point read of a hot page a thread hop costs more.
     fn load(&mut self, seq: Seq) -> Result<Answer, Error> {
         self.reply.replayed = true;
-        let corrupt = |what: String| Error::Corrupt { what };
-        let payload = self.host.store.payload(self.call.seat.run, seq, Role::Answer)?;
-        let payload = payload.ok_or_else(|| corrupt(format!("the answer of entry {seq} is missing")))?;
-        let bytes = payload.decode().map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))?;
-        Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
+        let answer = Answer::of(&*self.host.store, self.call.seat.run, seq)?;
+        answer.ok_or_else(|| Error::Corrupt { what: format!("the answer of entry {seq} is missing") })
     }
 
     async fn refuse(&mut self, refused: &Refused) {

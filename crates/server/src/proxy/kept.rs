@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outlast_core::{
-    journal::{Entry, Kind, Role, State},
+    journal::{Entry, Kind, State},
     store::{self, Store},
     words::{RunNo, Seq},
 };
@@ -124,14 +124,8 @@ fn ids_of(store: &dyn Store, entry: &Entry) -> Result<Vec<String>, Refusal> {
     if !dialect.keeps_answers {
         return Ok(Vec::new());
     }
-    let Some(payload) = store.payload(entry.run, entry.seq, Role::Answer)? else {
-        return Ok(Vec::new());
-    };
-    let damaged =
-        |e: String| store::Error::Corrupt { what: format!("the answer of entry {}: {e}", entry.seq) };
-    let bytes = payload.decode().map_err(|e| damaged(e.to_string()))?;
-    let answer = Answer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
-    Ok(read(dialect, call.stream, answer.body))
+    let answer = Answer::of(store, entry.run, entry.seq)?;
+    Ok(answer.map(|answer| read(dialect, call.stream, answer.body)).unwrap_or_default())
 }
 
 fn read(dialect: &Dialect, stream: bool, body: Bytes) -> Vec<String> {

@@ -5,6 +5,12 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use outlast_core::{
+    journal::Role,
+    reads::entries::{damaged, kept},
+    store::{Error, Store},
+    words::{RunNo, Seq},
+};
 
 use super::log::Frames;
 
@@ -48,6 +54,13 @@ pub fn to_bytes(status: StatusCode, headers: &HeaderMap, frames: &Frames) -> Vec
 }
 
 impl Answer {
+    /// Reads the stored answer of call `seq`; `None` where none is kept. Errors: `Corrupt` for a damaged one; those of
+    /// the store.
+    pub fn of(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Answer>, Error> {
+        let bytes = kept(store, run, seq, Role::Answer)?;
+        bytes.map(Answer::from_bytes).transpose().map_err(|e| damaged(seq, Role::Answer, &e))
+    }
+
     pub fn from_bytes(bytes: Bytes) -> Result<Answer, BadRecord> {
         let mut rest = Reader(bytes);
         if rest.take(1)?[0] != VERSION {

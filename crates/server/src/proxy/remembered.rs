@@ -7,11 +7,12 @@ use std::{
 
 use bytes::Bytes;
 use outlast_core::{
-    body::{Base, BodyBases, BodyRecord, Restoring},
+    body::{Base, BodyBases, BodyRecord},
     call::busy_waiting::Conversations,
     journal::Role,
     price::Usual,
-    store::Store,
+    reads::entries::{damaged, request_record, restored},
+    store::{Error, Store},
     words::{AttemptNo, Clock, Digest, Map, RunNo, Seq, Usage},
 };
 use parking_lot::Mutex;
@@ -210,16 +211,11 @@ impl Memories {
         runs.entry(run).or_insert_with(|| Arc::new(Mutex::new(remembered))).clone()
     }
 
-    fn load_base(&self, run: RunNo) -> Result<Remembered, String> {
+    fn load_base(&self, run: RunNo) -> Result<Remembered, Error> {
         let mut remembered = Remembered::default();
-        let newest = self.store.newest_request(run).map_err(|e| e.to_string())?;
-        let Some(seq) = newest else { return Ok(remembered) };
+        let Some(seq) = self.store.newest_request(run)? else { return Ok(remembered) };
         let newest = self.stored_body(run, seq)?;
-        let mut restoring = Restoring::new(&newest).map_err(|e| e.to_string())?;
-        while let Some(wanted) = restoring.wants() {
-            restoring.give(&self.stored_body(run, wanted)?).map_err(|e| e.to_string())?;
-        }
-        let body = restoring.finish().map_err(|e| e.to_string())?;
+        let body = restored(&*self.store, run, seq, &newest)?;
         remembered.bases.push(Base::new(seq, &newest, body.into()));
         if let Some(billed) = self.stored_bill(run, seq)? {
             remembered.bill(billed);
@@ -227,15 +223,13 @@ impl Memories {
         Ok(remembered)
     }
 
-    fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, String> {
-        let payload = self.store.payload(run, seq, Role::Request).map_err(|e| e.to_string())?;
-        let payload = payload.ok_or_else(|| format!("body {seq} is missing"))?;
-        let bytes = payload.decode().map_err(|e| e.to_string())?;
-        BodyRecord::from_bytes(bytes).map_err(|e| e.to_string())
+    fn stored_body(&self, run: RunNo, seq: Seq) -> Result<BodyRecord, Error> {
+        let record = request_record(&*self.store, run, seq)?;
+        record.ok_or_else(|| damaged(seq, Role::Request, &"it is missing"))
     }
 
-    fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, String> {
-        let entry = self.store.entry(run, seq).map_err(|e| e.to_string())?;
+    fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, Error> {
+        let entry = self.store.entry(run, seq)?;
         Ok(entry
             .and_then(|e| e.call)
             .and_then(|call| Some(Billed::new(seq, call.upstream, call.model, &call.usage?))))

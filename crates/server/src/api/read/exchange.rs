@@ -3,6 +3,7 @@
 use outlast_core::{
     body,
     journal::{Entry, Kind, Role},
+    reads::entries,
     store::{Error, Store},
 };
 use serde_json::{Value, json};
@@ -83,18 +84,11 @@ pub fn answered(store: &dyn Store, call: &Entry) -> Result<Vec<Turn>, Error> {
 }
 
 fn answer_of_call(store: &dyn Store, call: &Entry) -> Result<Option<Vec<u8>>, Error> {
-    let Some(bytes) = kept(store, call, Role::Answer)? else { return Ok(None) };
-    let answer = Answer::from_bytes(bytes.into()).map_err(|e| damaged(call, &e.to_string()))?;
-    Ok(Some(answer.body.into()))
+    Ok(Answer::of(store, call.run, call.seq)?.map(|answer| answer.body.into()))
 }
 
 fn kept(store: &dyn Store, entry: &Entry, role: Role) -> Result<Option<Vec<u8>>, Error> {
-    let Some(payload) = store.payload(entry.run, entry.seq, role)? else { return Ok(None) };
-    payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(entry, &e.to_string()))
-}
-
-fn damaged(entry: &Entry, why: &str) -> Error {
-    Error::Corrupt { what: format!("entry {}: {why}", entry.seq) }
+    Ok(entries::kept(store, entry.run, entry.seq, role)?.map(Into::into))
 }
 
 /// Returns a turn of a conversation as JSON. A part that is no text is given by its kind and size.

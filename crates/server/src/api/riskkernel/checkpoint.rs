@@ -6,7 +6,7 @@ use outlast_core::{
         checkpoint::{Name, OURS, Used},
     },
     journal::{Entry, Payload, Role},
-    reads::entries::newest_saved,
+    reads::entries::{damaged, kept, newest_saved},
     store::{self, Ask as _, Durability, Store},
     words::{RunNo, Seq, calendar::rfc3339},
 };
@@ -94,10 +94,8 @@ fn of_checkpoint<T: serde::de::DeserializeOwned>(
     seq: Seq,
     role: Role,
 ) -> Result<T, store::Error> {
-    let corrupt = |what: String| store::Error::Corrupt { what: format!("checkpoint {seq}: {what}") };
-    let kept = store.payload(run, seq, role)?.ok_or_else(|| corrupt(format!("its {role:?} is missing")))?;
-    let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))
+    let bytes = kept(store, run, seq, role)?.ok_or_else(|| damaged(seq, role, &"it is missing"))?;
+    serde_json::from_slice(&bytes).map_err(|e| damaged(seq, role, &e))
 }
 
 /// Wraps a payload that is not an object, saved by another client, as the member `value` of one.
