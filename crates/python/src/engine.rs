@@ -23,6 +23,7 @@ use outlast_core::{
     reads::{
         entries,
         forks::{Point, id_of, prepare},
+        runs::with_id,
         unheld,
     },
     run::{OnDivergence, Policy, Spec, Status},
@@ -76,9 +77,7 @@ impl Engine {
     /// Loads the run with this id. Errors: `UnknownRun`.
     pub fn view_of(core: &Core, id: &str) -> Result<RunView, Failure> {
         let unknown = || outlast_core::engine::Error::UnknownRun { id: id.chars().take(140).collect() };
-        let id = RunId::new(id).map_err(|_| unknown())?;
-        let no = core.store.run_no(&id)?.ok_or_else(unknown)?;
-        Ok(core.store.run(no)?.ok_or_else(unknown)?)
+        Ok(with_id(core.store.as_ref(), id)?.ok_or_else(unknown)?)
     }
 
     fn taken(

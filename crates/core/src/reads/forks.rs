@@ -91,8 +91,7 @@ pub fn prepare(
             }
         }
     }
-    let there = store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten();
-    let state = match there {
+    let state = match runs::with_id(store, id.as_str())? {
         Some(there) => is_of(&there.run.origins, &origin, point)
             .then_some(Vec::new())
             .ok_or_else(|| Error::RunExists { id: id.to_string() })?,

@@ -3,7 +3,7 @@
 use crate::{
     call::plan::Plan,
     envelope::Ceilings,
-    reads::rows,
+    reads::{rows, runs},
     state::Table,
     store::{Error, RunView, Store},
 };
@@ -25,11 +25,8 @@ pub fn of_run(store: &dyn Store, view: &RunView) -> Result<(Ceilings, Vec<(Strin
 /// Returns the ceilings that a run is under: its own and those of the runs above it. Of two the lower one counts.
 pub fn ceilings(store: &dyn Store, view: &RunView) -> Result<Ceilings, Error> {
     let mut ceilings = view.spec.plan.clone().unwrap_or_default();
-    let mut parent = view.run.parent;
-    while let Some(no) = parent {
-        let Some(above) = store.run(no)? else { break };
-        ceilings = ceilings.under(above.spec.plan.as_ref().unwrap_or(&Ceilings::default()));
-        parent = above.run.parent;
+    for above in runs::above(store, view) {
+        ceilings = ceilings.under(above?.spec.plan.as_ref().unwrap_or(&Ceilings::default()));
     }
     Ok(ceilings)
 }

@@ -4,7 +4,7 @@ use super::{Bounds, lives, rows};
 use crate::{
     run::{Masks, Run, Status},
     store::{self, RunFilter, RunView, Store},
-    words::{Micros, RunNo, Seq},
+    words::{Micros, RunId, RunNo, Seq},
 };
 
 const PAGE: Bounds = Bounds { chunk: 500, looked_at: 5_000 };
@@ -174,17 +174,30 @@ pub fn resume_commands(view: &RunView, word: &str) -> Vec<String> {
     }
 }
 
+/// Returns the run with exactly this id; `None` if there is none, also of a text that can be no id.
+pub fn with_id(store: &dyn Store, id: &str) -> Result<Option<RunView>, store::Error> {
+    let Ok(id) = RunId::new(id) else { return Ok(None) };
+    Ok(store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten())
+}
+
+/// Returns the runs above a run, nearest first.
+pub fn above(store: &dyn Store, view: &RunView) -> impl Iterator<Item = Result<RunView, store::Error>> {
+    let mut next = view.run.parent;
+    std::iter::from_fn(move || {
+        let found = store.run(next?).transpose();
+        next = found.as_ref().and_then(|above| above.as_ref().ok()?.run.parent);
+        found
+    })
+}
+
 /// Returns the masks of a run: its own, or else those of the nearest run above it that has some. A child run is part
 /// of its parent's work.
 pub fn masks(store: &dyn Store, view: &RunView) -> Result<Masks, store::Error> {
-    let mut masks = view.spec.masks.clone();
-    let mut parent = view.run.parent;
-    while let (None, Some(no)) = (&masks, parent) {
-        let Some(above) = store.run(no)? else { break };
-        masks = above.spec.masks;
-        parent = above.run.parent;
+    if let Some(own) = &view.spec.masks {
+        return Ok(own.clone());
     }
-    Ok(masks.unwrap_or_default())
+    let masks = above(store, view).find_map(|above| above.map(|above| above.spec.masks).transpose());
+    Ok(masks.transpose()?.unwrap_or_default())
 }
 
 #[cfg(test)]

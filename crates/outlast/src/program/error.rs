@@ -46,6 +46,7 @@ use std::io;
 
 use outlast_core::{
     engine,
+    reads::runs,
     store::{self, RunView, Store},
     words::{Class, Micros},
 };
@@ -64,7 +65,7 @@ pub use self::{
 use crate::{
     program::{
         exit_code::{self, OK, REFUSED, UNAVAILABLE, USAGE},
-        find, jsonl, say,
+        jsonl, say,
     },
     render::{
         amount::usd,
@@ -234,7 +235,7 @@ impl CliError {
     pub fn called(mut self, store: &dyn Store) -> CliError {
         if let CliError::Store(store::Error::Engine(e)) = &mut self
             && let Some(id) = e.run_id_mut()
-            && let Ok(Some(view)) = find::with_id(store, id)
+            && let Ok(Some(view)) = runs::with_id(store, id)
         {
             *id = short::called(&view);
         }

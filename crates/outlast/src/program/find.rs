@@ -12,7 +12,7 @@ use outlast_core::{
     },
     run::Status,
     store::{self, RunFilter, RunView, Store},
-    words::{RunId, RunNo},
+    words::RunNo,
 };
 
 use crate::{
@@ -113,7 +113,7 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView> {
 /// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb would change
 /// one of several runs.
 pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView> {
-    if let Some(view) = with_id(store, asked)? {
+    if let Some(view) = runs::with_id(store, asked)? {
         return Ok(view);
     }
     let mut found: Vec<RunView> = Vec::new();
@@ -251,7 +251,7 @@ pub fn job(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView> {
 /// has a file of its own.
 pub fn jobs(store: &dyn Store, asked: &str, verb: Verb) -> Result<Vec<RunView>> {
     let file = jsonl::is_file(asked);
-    if let Some(view) = if file { None } else { with_id(store, asked)? } {
+    if let Some(view) = if file { None } else { runs::with_id(store, asked)? } {
         return is_job(view).map(|view| vec![view]);
     }
     let mut found: Vec<RunView> = Vec::new();
@@ -322,10 +322,4 @@ pub fn policy(around: &Surroundings, store: &dyn Store, name: &str) -> Result<Na
 fn begins(view: &RunView, asked: &str) -> bool {
     let id = view.run.id.as_str();
     !asked.is_empty() && [id, id.strip_prefix("run_").unwrap_or(id)].iter().any(|id| id.starts_with(asked))
-}
-
-/// Returns the run with exactly this id.
-pub fn with_id(store: &dyn Store, id: &str) -> Result<Option<RunView>, store::Error> {
-    let Ok(id) = RunId::new(id) else { return Ok(None) };
-    Ok(store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten())
 }

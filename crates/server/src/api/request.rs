@@ -6,9 +6,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use outlast_core::{
     engine::{self, Actor, Asker},
+    reads::runs::with_id,
     state::At,
     store::{self, RunView, Store, state::Moment},
-    words::{Micros, RunId, Seq, calendar::parse_rfc3339},
+    words::{Micros, Seq, calendar::parse_rfc3339},
 };
 use percent_encoding::percent_decode_str;
 use serde::{Serialize, de::DeserializeOwned};
@@ -52,16 +53,8 @@ impl ApiRequest {
 
     /// Reads the run with this id. Errors: as for `run`.
     pub async fn named(&self, id: &str) -> Result<RunView, Error> {
-        let found = match RunId::new(id) {
-            Err(_) => None,
-            Ok(id) => {
-                self.read(move |store| match store.run_no(&id)? {
-                    Some(no) => store.run(no),
-                    None => Ok(None),
-                })
-                .await?
-            }
-        };
+        let wanted = id.to_owned();
+        let found = self.read(move |store| with_id(store, &wanted)).await?;
         match (self.caller.only_run(), found) {
             (None, Some(view)) => Ok(view),
             (Some(own), Some(view)) if view.run.no == own => Ok(view),

@@ -13,7 +13,7 @@ use outlast_core::{
     engine::{self, Enter, Start},
     envelope::Ceilings,
     journal::{iteration_scope, scope},
-    reads::{self, plans},
+    reads::{plans, runs},
     run::{Claims, Masks, NoProgress, Record, Spec, Unpriced, masks::Rules},
     store::{Ask as _, Durability, Error, RunView, Store},
     words::{AttemptNo, Digest, RunId, RunNo, Seq, Slot, calendar},
@@ -208,13 +208,12 @@ async fn header_seat(
     if let Some(seat) = host.seats.of_name(&key) {
         return Ok(seat);
     }
-    let run = match host.store.run_no(&id)? {
-        Some(run) => {
-            let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
+    let run = match runs::with_id(host.store.as_ref(), id.as_str())? {
+        Some(view) => {
             if host.config.access.api_token.is_none() {
                 may(Act::Enter, host.store.as_ref(), &view)??;
             }
-            run
+            view.run.no
         }
         None => create(host, caller, &id, shared).await?,
     };
@@ -235,14 +234,8 @@ async fn header_seat(
 
 /// Returns the policy for busy waiting that a run is under: the strictest of its own and those of the runs above it.
 fn no_progress(store: &dyn Store, view: &RunView) -> Result<NoProgress, Error> {
-    let mut strictest = view.run.policy.no_progress;
-    let mut parent = view.run.parent;
-    while let Some(no) = parent {
-        let Some(above) = store.run(no)? else { break };
-        strictest = strictest.max(above.run.policy.no_progress);
-        parent = above.run.parent;
-    }
-    Ok(strictest)
+    let own = view.run.policy.no_progress;
+    runs::above(store, view).try_fold(own, |most, above| Ok(most.max(above?.run.policy.no_progress)))
 }
 
 fn gone(id: &RunId) -> Error {
@@ -378,7 +371,7 @@ pub struct Compiled(Mutex<BTreeMap<Masks, Arc<Rules>>>);
 impl Compiled {
     /// Returns the masks of the run, compiled. Errors: the store's; masks that cannot be compiled.
     pub fn of(&self, store: &dyn Store, view: &RunView) -> Result<Arc<Rules>, Error> {
-        let masks = reads::runs::masks(store, view)?;
+        let masks = runs::masks(store, view)?;
         if let Some(rules) = self.0.lock().get(&masks) {
             return Ok(rules.clone());
         }

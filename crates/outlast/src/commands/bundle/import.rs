@@ -2,7 +2,10 @@
 
 use std::process;
 
-use outlast_core::{reads::called::called_now, state};
+use outlast_core::{
+    reads::{called::called_now, runs::with_id},
+    state,
+};
 
 use super::{super::budget, *};
 use crate::{program::told, render::short::short_id, supervisor::strays};
@@ -157,7 +160,7 @@ fn before(store: &dyn Store, run: String, page: &mut Page) -> Result<String> {
         page.json(&json!({ "run": run, "imported": false }))?;
         return Ok(run);
     }
-    let word = match find::with_id(store, &run)? {
+    let word = match with_id(store, &run)? {
         Some(view) => called_now(store, &view)?,
         None => short_id(&run).to_owned(),
     };

@@ -18,7 +18,7 @@ use outlast_core::{
     },
     reads,
     store::{self, ApprovalFilter as Filter, Ask as _, Durability, News, Store},
-    words::{Digest, RunId, RunNo},
+    words::Digest,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -52,9 +52,9 @@ pub(super) async fn list(asked: ApiRequest) -> Answered {
     let found = asked
         .read(move |store| {
             let run = match &named {
-                Some(id) => match run_no(store, id)?.filter(|no| only.is_none_or(|own| own == *no)) {
-                    Some(no) => Some(no),
-                    None => return Ok(Vec::new()),
+                Some(id) => match reads::runs::with_id(store, id)?.map(|view| view.run.no) {
+                    Some(no) if only.is_none_or(|own| own == no) => Some(no),
+                    _ => return Ok(Vec::new()),
                 },
                 None => only,
             };
@@ -67,10 +67,6 @@ pub(super) async fn list(asked: ApiRequest) -> Answered {
         })
         .await?;
     json(&found.iter().map(show::Approval::new).collect::<Vec<_>>())
-}
-
-fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
-    RunId::new(id).map_or(Ok(None), |id| store.run_no(&id))
 }
 
 /// Answers with one approval.

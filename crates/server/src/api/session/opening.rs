@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use outlast_core::{
     engine::{self, Asker, InName, Raise, Start},
     envelope::{Limits, PerUnit, Unit},
-    reads::forks::{Point, id_of, prepare},
+    reads::{
+        forks::{Point, id_of, prepare},
+        runs::with_id,
+    },
     run::{
         Spec, Status,
         token::{self, Claims},
@@ -113,10 +116,7 @@ pub(super) fn open(
         }
         None => id,
     };
-    let found = match store.run_no(&id)? {
-        Some(no) => store.run(no)?,
-        None => None,
-    };
+    let found = with_id(store, id.as_str())?;
     let created = found.is_none();
     let (mut view, by_default) = match found {
         Some(view) => {
@@ -167,8 +167,7 @@ fn unknown(id: &str) -> Error {
 }
 
 fn named(store: &dyn Store, id: &RunId) -> Result<RunView, Error> {
-    let no = store.run_no(id)?.ok_or_else(|| unknown(id.as_str()))?;
-    store.run(no)?.ok_or_else(|| unknown(id.as_str()))
+    with_id(store, id.as_str())?.ok_or_else(|| unknown(id.as_str()))
 }
 
 /// Checks that the caller may work in an existing run: a run in itself and in runs that spend its budget, whoever has a
