@@ -17,10 +17,10 @@ use std::{
 use outlast_core::{
     call::{
         Membership,
-        membership::{HEARTBEAT_MS, goodbye},
+        membership::{HEARTBEAT_MS, verdict},
     },
     engine::{self, Active, ActiveTime, DeclareDead, Heir, Pulse, Received, Register, Renew, Swept},
-    run::{Identity, Instance, Life},
+    run::{Identity, Instance},
     store::{Ask as _, Durability, Error, Store},
     words::{AttemptNo, Clock, Entropy, InstanceNo, RunNo, clock::random},
 };
@@ -334,14 +334,7 @@ impl Node {
 
     /// Unregisters the process. Its open entries become `unknown` at once, and no other process waits for its lease.
     pub fn leave(&self) -> Result<(), Error> {
-        loop {
-            let row = self.store.instance(self.instance())?;
-            let Some(goodbye) = row.as_ref().and_then(goodbye) else { return Ok(()) };
-            // A renewal of this process may have moved the heartbeat in between: then read it again.
-            if moved(self.store.ask(goodbye, Durability::Synced).wait())?.is_some() {
-                return Ok(());
-            }
-        }
+        declare_dead(self.store.as_ref(), self.instance(), true)
     }
 
     /// Renews the heartbeat and sweeps, without end. For a server, which drives no attempt itself.
@@ -376,8 +369,9 @@ impl Node {
 /// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead.
 pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), Error> {
     loop {
-        let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
-        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left, heir: None };
+        let Some(verdict) = store.instance(instance)?.and_then(|row| verdict(&row, left)) else {
+            return Ok(());
+        };
         match store.run_verb(verdict, Durability::Synced) {
             // It renewed its heartbeat meanwhile: read it again.
             Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}

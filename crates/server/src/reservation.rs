@@ -29,34 +29,17 @@ pub fn admission(
         slot,
         match_key: MatchKey::new(&digest, &scope, None),
         scope,
-        within: None,
         digest,
         upstream: Arc::from("reserved"),
-        path: Arc::from(""),
         model: Arc::from(label),
-        stream: false,
-        idempotency_key: None,
         bound: Bound {
             input_tokens: u64::try_from(tokens).unwrap_or(0),
-            input_pico: 0,
-            output_pico_per_token: 0,
             fixed_pico: i128::from(nano_usd) * PICO,
             choices: 1,
-            cap: 0,
-            floor_cap: 0,
+            ..Bound::default()
         },
         priced: true,
-        unknown_fee: None,
-        caller: None,
-        usual_cap: None,
-        taken: Vec::new(),
-        connection: 0,
-        retry_count: 0,
-        answered_with_error: false,
-        behind: false,
-        active_ms: 0,
-        waits: 0,
-        request: None,
+        ..Admit::default()
     }
 }
 
@@ -68,14 +51,5 @@ pub fn settlement(opening: Opening, attempt: AttemptNo, nano_usd: Option<i64>, t
         let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
         Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
     });
-    Settle {
-        opening,
-        attempt,
-        close,
-        active_ms: 0,
-        http_status: None,
-        upstream_request_id: None,
-        error: None,
-        answer: None,
-    }
+    Settle { opening, attempt, close, ..Settle::default() }
 }

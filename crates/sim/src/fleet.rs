@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
+    call::membership::verdict,
     engine::Register,
     run::Identity,
     store::{Ask as _, Store as _, Ticket},
@@ -207,9 +208,8 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
     fn declare_dead(&mut self, instance: InstanceNo, left: bool) {
         let (now_ms, disk) = (self.engine().now_ms(), self.engine().disk.clone());
         let row = disk.instance(instance).ok().flatten();
-        if let Some(row) = row.filter(|row| row.life == Life::Live) {
+        if let Some(verdict) = row.and_then(|row| verdict(&row, left)) {
             self.troubled(now_ms);
-            let verdict = DeclareDead { instance, heartbeat_seen: row.heartbeat, left, heir: None };
             let _ = disk.ask(verdict, Durability::Synced).wait();
         }
     }

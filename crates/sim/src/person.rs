@@ -202,11 +202,7 @@ fn misuse(runs: Runs, instance: InstanceNo, seq: Seq, attempt: AttemptNo, out: &
             opening: opening(out, run, seq, instance),
             attempt,
             close: Close::Unknown,
-            active_ms: 0,
-            http_status: None,
-            upstream_request_id: None,
-            error: None,
-            answer: None,
+            ..Settle::default()
         }
         .into(),
     }

@@ -227,12 +227,12 @@ impl Process {
             upstream: "sim".to_owned(),
             way: Digest::of(b"sim"),
             request: r.digest(),
-            is_of_item: false,
             account: (None, "sim-1".to_owned()),
             rate: out.rate,
             bound: bound.full().1,
             input_bound: bound.input_tokens,
             patience_ms: 45_000,
+            ..Wants::default()
         };
         let request = desk::Request {
             place: client.place(attempt, out.engine.bug),

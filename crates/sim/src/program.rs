@@ -7,8 +7,9 @@ use outlast_core::price::Bound;
 use crate::Rng;
 
 /// Progress of an agent or a worker with its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
+    #[default]
     Working,
     Done,
     GaveUp,

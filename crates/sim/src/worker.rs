@@ -37,6 +37,7 @@ struct Doing {
 }
 
 /// State of one worker.
+#[derive(Default)]
 pub struct Worker {
     pub index: usize,
     pub run: RunNo,
@@ -56,15 +57,10 @@ impl Worker {
         Worker {
             index,
             run,
-            life: 0,
-            mood: Mood::Working,
-            process: 0,
             waves,
-            at: 0,
-            doing: Vec::new(),
-            actor: Actor { run, attempt: Default::default(), instance: Default::default() },
-            iteration: 0,
+            actor: Actor { run, ..Actor::default() },
             lives_left: 40,
+            ..Worker::default()
         }
     }
 

@@ -180,7 +180,7 @@ pub enum End {
 }
 
 /// State machine of an upstream call. See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Exchange {
     phase: Phase,
     status: Option<u16>,
@@ -197,8 +197,9 @@ pub struct Exchange {
     progress: Progress,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
+    #[default]
     Sent,
     /// The head came. `streamed` is set only for 2xx.
     Answering {
@@ -234,17 +235,7 @@ impl Exchange {
     /// Creates the exchange of a request that is about to be sent; failed tries are retried as `patience` allows. Its entry is
     /// open and durable.
     pub fn patient(patience: Patience) -> Exchange {
-        Exchange {
-            phase: Phase::Sent,
-            status: None,
-            patience,
-            is_held: false,
-            tries: Vec::new(),
-            frames: 0,
-            held_from: None,
-            bytes: 0,
-            progress: Progress::default(),
-        }
+        Exchange { patience, ..Exchange::default() }
     }
 
     /// Returns the progress for a connection that attaches now.

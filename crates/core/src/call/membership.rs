@@ -67,14 +67,13 @@ const OWN: usize = 8;
 ///
 /// Pure: rows read and the time are passed in, in milliseconds of a clock that never goes back and counts the time
 /// asleep (CLOCK_BOOTTIME), because others count it too.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Membership {
     instance: Option<InstanceNo>,
     /// Own earlier instances whose open entries no machine knows any more, the oldest first. Each is to be declared left.
     abandoned: VecDeque<InstanceNo>,
     /// Whether processes on other machines may use the store.
     is_shared: bool,
-    lease: Lease,
     heart: Heart,
     contact: Contact,
     /// Newest heartbeat seen of each other instance, and the time in milliseconds since which it has not changed.
@@ -123,15 +122,7 @@ impl Membership {
     /// Creates the membership of a process that has not registered yet. `is_shared`: whether processes on other
     /// machines may use the store.
     pub fn new(is_shared: bool) -> Membership {
-        Membership {
-            instance: None,
-            abandoned: VecDeque::new(),
-            is_shared,
-            lease: Lease::on(is_shared),
-            heart: Heart::default(),
-            contact: Contact::default(),
-            seen: HashMap::new(),
-        }
+        Membership { is_shared, ..Membership::default() }
     }
 
     /// Returns the instance that this process acts as; `None` when the process has to register first.
@@ -203,7 +194,7 @@ impl Membership {
         row: impl Fn(InstanceNo) -> Result<Option<Instance>, E>,
     ) -> Result<Option<DeclareDead>, E> {
         while let Some(&old) = self.abandoned.front().filter(|_| self.instance.is_some()) {
-            let goodbye = row(old)?.as_ref().and_then(goodbye);
+            let goodbye = row(old)?.and_then(|row| verdict(&row, true));
             if goodbye.is_some() {
                 return Ok(goodbye);
             }
@@ -220,7 +211,7 @@ impl Membership {
     /// Returns whether a heartbeat is in the store that was submitted so lately that nobody can have declared the
     /// process dead ([`Lease::trust_ms`]).
     pub fn is_writing(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.heart.written_ms) < self.lease.trust_ms
+        now_ms.saturating_sub(self.heart.written_ms) < Lease::on(self.is_shared).trust_ms
     }
 
     /// Returns whether the process may open new work: not while its renewals have failed, or hung, for so long that
@@ -251,25 +242,20 @@ impl Membership {
             let is_dead = match is_gone(&other.identity) {
                 Some(true) => !self.is_shared || silent_ms >= GONE_MS,
                 Some(false) if !self.is_shared => false,
-                _ => silent_ms >= self.lease.length_ms,
+                _ => silent_ms >= Lease::on(self.is_shared).length_ms,
             };
             if is_dead {
-                verdicts.push(DeclareDead {
-                    instance: other.no,
-                    heartbeat_seen: other.heartbeat,
-                    left: false,
-                    heir: None,
-                });
+                verdicts.extend(verdict(other, false));
             }
         }
         verdicts
     }
 }
 
-/// Returns the operation that declares a process's own instance dead as it exits, from its row; `None` if it is dead
-/// already.
-pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
-    let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true, heir: None };
+/// Returns the operation that declares an instance dead, from its row; `None` if it is dead already. `left`: its process
+/// exits by itself.
+pub fn verdict(row: &Instance, left: bool) -> Option<DeclareDead> {
+    let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left, heir: None };
     (row.life == Life::Live).then_some(verdict)
 }
 
@@ -301,7 +287,8 @@ impl Inquest {
             }
         }
         all_renewed
-            || observer.contact.watched_ms(self.began_ms) > observer.lease.length_ms + 2 * HEARTBEAT_MS
+            || observer.contact.watched_ms(self.began_ms)
+                > Lease::on(observer.is_shared).length_ms + 2 * HEARTBEAT_MS
     }
 }
 

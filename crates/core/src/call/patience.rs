@@ -16,7 +16,7 @@ const LONGEST_MS: u64 = 8_000;
 const LONGEST_ASKED_MS: u64 = 20_000;
 
 /// Limits on the tries of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     /// Largest number of tries, including the first.
     pub tries: u32,

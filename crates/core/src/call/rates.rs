@@ -47,7 +47,7 @@ struct Upstream {
 pub type Account = (Option<Digest>, String);
 
 /// Share of its upstream's requests and tokens per minute that a call takes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Wants {
     pub upstream: String,
     /// Digest of the upstream's address and of the configured key, if that is sent: an outage concerns the pair. A call

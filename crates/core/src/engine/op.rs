@@ -164,7 +164,7 @@ ops! {
 }
 
 /// The run, attempt and instance for which an operation acts; checked before an entry is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
     pub run: RunNo,
     pub attempt: AttemptNo,

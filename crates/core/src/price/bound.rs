@@ -60,7 +60,7 @@ impl RequestedTier {
 }
 
 /// Bound of a request: the most it can cost and use, as a function of its output cap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bound {
     /// Largest number of input tokens.
     pub input_tokens: u64,
@@ -105,12 +105,10 @@ impl Bound {
     fn sized(asked: &CostFactors, cap: u64) -> Bound {
         Bound {
             input_tokens: asked.input_tokens,
-            input_pico: 0,
-            output_pico_per_token: 0,
-            fixed_pico: 0,
             choices: asked.choices.max(1),
             cap,
             floor_cap: asked.thinking_budget.unwrap_or(0).saturating_add(FLOOR_TOKENS).min(cap),
+            ..Bound::default()
         }
     }
 

@@ -29,7 +29,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 macro_rules! hex_bytes {
     ($(#[$doc:meta])* $name:ident, $len:literal, $kind:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub [u8; $len]);
 
         impl fmt::Display for $name {

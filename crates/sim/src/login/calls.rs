@@ -19,6 +19,7 @@ use crate::Rng;
 const MOST_TRIES: u32 = 4;
 
 /// A run's agent: it makes calls, and may wait busily once between them.
+#[derive(Default)]
 pub struct Agent {
     pub index: usize,
     pub life: u32,
@@ -43,16 +44,10 @@ impl Agent {
         let calls_left = rng.between(5, 30) as u32;
         Agent {
             index,
-            life: 0,
             server: rng.below(servers as u64) as usize,
-            is_done: false,
             calls_left,
             waits_at: rng.chance(30).then(|| rng.between(1, u64::from(calls_left)) as u32),
-            waits: None,
-            memory: Memory::default(),
-            under_way: None,
-            has_left: false,
-            head: None,
+            ..Agent::default()
         }
     }
 

@@ -148,7 +148,6 @@ impl Process {
             actor: Actor { run: r.run, attempt, instance: admitting.instance },
             slot: Slot::DRIVER,
             scope: r.scope.clone(),
-            within: None,
             digest: r.digest(),
             match_key: place.key,
             upstream: "sim".into(),
@@ -158,17 +157,13 @@ impl Process {
             idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
-            unknown_fee: None,
-            caller: None,
             usual_cap: r.ask.usual_cap(),
             taken: admitting.taken,
             connection: c,
             retry_count: r.retry,
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,
-            active_ms: 0,
-            waits: 0,
-            request: None,
+            ..Admit::default()
         };
         self.queue(op, Durability::Synced, Then::Admitted(c), out);
     }
@@ -472,11 +467,10 @@ impl Process {
             opening: live.opening,
             attempt: live.attempt,
             close: ending.close(live.metered.clone()),
-            active_ms: 0,
             http_status: live.status,
-            upstream_request_id: None,
             error: error.map(str::to_owned),
             answer: answer.map(|s| Payload::encode(s.answer.to_string().as_bytes())),
+            ..Settle::default()
         };
         self.queue(settle, Durability::Synced, Then::Settled(key), out);
         if let Some(Bill::Usage { usage, .. }) = &live.metered {

@@ -38,6 +38,7 @@ pub struct Call {
 pub struct Then(Part, InstanceNo);
 
 /// Share and calls of one life of a server.
+#[derive(Default)]
 pub struct Lane {
     pub part: Part,
     /// Calls that have no turn yet, the next one first.
@@ -56,16 +57,7 @@ impl Lane {
     pub fn new(waiting: VecDeque<Call>) -> Lane {
         let mut rates = Rates::default();
         rates.share(Arc::default());
-        Lane {
-            part: Part::default(),
-            waiting,
-            is_unsettled: false,
-            held_as: None,
-            contact_ms: 0,
-            rates,
-            admitted: VecDeque::new(),
-            in_flight: BTreeMap::new(),
-        }
+        Lane { waiting, rates, ..Lane::default() }
     }
 
     pub fn in_contact(&mut self, now_ms: u64) {
@@ -180,14 +172,12 @@ pub fn kept(disk: &MemoryStore) -> Result<rows::Kept<Shares>, Error> {
 fn wants(call: &Call, limit: Pace) -> Arc<Wants> {
     Arc::new(Wants {
         upstream: UPSTREAM.into(),
-        way: Digest([0; 32]),
-        request: Digest([0; 32]),
-        is_of_item: false,
         account: (None, "m".into()),
         rate: limit.rate(),
         bound: call.tokens,
         input_bound: call.tokens,
         patience_ms: u64::MAX,
+        ..Wants::default()
     })
 }
 

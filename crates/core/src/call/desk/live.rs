@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Exchange with the data that the desk keeps for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Live {
     pub machine: Exchange,
     pub attached: Vec<ConnectionId>,
@@ -35,17 +35,7 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(machine: Exchange, wants: Arc<Wants>, turn: Option<Turn>) -> Live {
-        Live {
-            machine,
-            attached: Vec::new(),
-            wants,
-            turn,
-            used: None,
-            left_at_ms: None,
-            sent_at_ms: 0,
-            ending: None,
-            held: None,
-        }
+        Live { machine, wants, turn, ..Live::default() }
     }
 
     /// Returns the tokens that count against the upstream's rate limit: 0 for a refusal. `None` if the usage is not

@@ -21,7 +21,7 @@ use crate::{
 /// Synced when the request goes out: intent before effect. Replays and joins write who receives the answer, which no other
 /// request of the attempt has then, at whatever process.
 /// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` and `NotWithin` write nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Admit {
     pub actor: Actor,
     pub slot: Slot,

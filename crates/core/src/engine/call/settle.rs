@@ -18,13 +18,14 @@ pub enum Bill {
 }
 
 /// Outcome with which a call's entry closes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Close {
     /// The answer is whole: 2xx, with its terminal event seen.
     Done(Bill),
     /// The upstream sent an error status or a broken answer.
     Failed(Bill),
     /// The request was never sent: nothing is charged, not even a call.
+    #[default]
     Void,
     /// The request may have reached the provider: the call stays charged at its reservation.
     Unknown,
@@ -35,7 +36,7 @@ pub enum Close {
 /// Synced: durable before visible. Authorised by the instance that opened the entry, even if its attempt is
 /// over: a paid answer is recorded although its agent is gone.
 /// A call that was swept to `unknown` can be settled once. Errors: `AlreadySettled`, `AlreadyTaken`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settle {
     pub opening: Opening,
     /// Attempt to which `active_ms` is added: only for an attempt that an HTTP header began, and that no supervisor
