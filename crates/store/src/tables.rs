@@ -85,7 +85,7 @@ const LIVES: [Life; 3] = [Life::Live, Life::Dead, Life::Left];
 stored! { Run = "runs":
     Key no |r| int(r.no.0),
     Once id |r| Ok(Cell::Text(Some(r.id.as_str().into()))),
-    Seldom status |r| int(r.status as i64),
+    Seldom status |r| int(r.status.code()),
     Once parent |r| maybe_int(r.parent.map(|n| n.0)),
     Once created_at |r| int(r.created_at.0),
     Always began_at |r| maybe_int(r.began_at.map(|t| t.0)),
@@ -119,7 +119,7 @@ stored! { Run = "runs":
         Ok(Run {
             no: RunNo(row.int()?),
             id: RunId::new(row.text()?).map_err(|e| row.bad(e))?,
-            status: row.code("status", status_of)?,
+            status: row.code("status", Status::from_code)?,
             parent: row.maybe_int()?.map(RunNo),
             created_at: Micros(row.int()?),
             began_at: row.maybe_int()?.map(Micros),
@@ -300,11 +300,7 @@ stored! { Entry = "entries":
             taken: row.maybe_json()?,
             retried_by: row.maybe_int()?.map(Seq),
             replayable: row.bool()?,
-            call: None,
-            step: None,
-            item: None,
-            approval: None,
-            tool: None,
+            ..Entry::default()
         };
         match entry.kind {
             Kind::Call => entry.call = row.maybe_json()?,
@@ -532,12 +528,8 @@ impl Record for StepRow {
 
 impl Record for (Status, i64) {
     fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {
-        Ok((row.code("status", status_of)?, row.int()?))
+        Ok((row.code("status", Status::from_code)?, row.int()?))
     }
-}
-
-fn status_of(code: i64) -> Option<Status> {
-    Status::ALL.into_iter().find(|s| *s as i64 == code)
 }
 
 impl Record for LedgerLine {

@@ -14,6 +14,7 @@ use crate::{
     words::{
         BadText, BudgetNo, EnvelopeNo, Micros,
         calendar::{self, DAY},
+        is_default,
     },
 };
 
@@ -91,10 +92,6 @@ pub struct Past {
 }
 
 impl Past {
-    fn is_empty(&self) -> bool {
-        *self == Past::default()
-    }
-
     /// Remembers a window. Beyond [`REMEMBERED`] windows, forgets the one whose period is earliest.
     fn remember(&mut self, window: Window) {
         self.windows.push(window);
@@ -119,7 +116,7 @@ pub struct Budget {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
     /// Windows that were charged before. They count again when a clock that had jumped ahead goes back.
-    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub past: Past,
     /// Whether the budget was removed. Nothing is charged to it any more; the row stays, because runs name it.
     pub removed: bool,

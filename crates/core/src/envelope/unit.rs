@@ -133,19 +133,17 @@ impl Amounts {
     }
 
     /// Returns the lesser of both, unit by unit.
-    pub fn least(mut self, other: &Self) -> Self {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a = (*a).min(b);
-        }
-        self
+    pub fn least(self, other: &Self) -> Self {
+        self.each(other, i64::min)
     }
 
     /// Returns the greater of both, unit by unit.
-    pub fn most(mut self, other: &Self) -> Self {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a = (*a).max(b);
-        }
-        self
+    pub fn most(self, other: &Self) -> Self {
+        self.each(other, i64::max)
+    }
+
+    fn each(self, other: &Self, of: impl Fn(i64, i64) -> i64) -> Self {
+        PerUnit(std::array::from_fn(|unit| of(self.0[unit], other.0[unit])))
     }
 
     pub fn is_zero(&self) -> bool {
@@ -173,21 +171,15 @@ impl Amounts {
 
 impl std::ops::Add for Amounts {
     type Output = Amounts;
-    fn add(mut self, o: Amounts) -> Amounts {
-        for (a, b) in self.0.iter_mut().zip(o.0) {
-            *a = a.saturating_add(b);
-        }
-        self
+    fn add(self, o: Amounts) -> Amounts {
+        self.each(&o, i64::saturating_add)
     }
 }
 
 impl std::ops::Sub for Amounts {
     type Output = Amounts;
-    fn sub(mut self, o: Amounts) -> Amounts {
-        for (a, b) in self.0.iter_mut().zip(o.0) {
-            *a = a.saturating_sub(b);
-        }
-        self
+    fn sub(self, o: Amounts) -> Amounts {
+        self.each(&o, i64::saturating_sub)
     }
 }
 

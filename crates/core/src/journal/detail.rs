@@ -6,7 +6,7 @@ use crate::{
     envelope::Amounts,
     journal::{ActDetail, State},
     named,
-    words::{AttemptNo, Digest, EnvelopeNo, InstanceNo, Micros, Seq, ServiceTier, Usage},
+    words::{AttemptNo, Digest, EnvelopeNo, InstanceNo, Micros, Seq, ServiceTier, Usage, is_default},
 };
 
 /// Correction of an entry whose outcome had been unknown.
@@ -19,13 +19,9 @@ pub struct Correction {
     /// Part of the estimate for which the limits left no room (unbacked doubt), in nano-USD.
     pub unbacked_nano_usd: i64,
     /// Part of the estimate for which the limits left no room, in tokens.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unbacked_tokens: i64,
     pub why: String,
-}
-
-fn is_none(count: &u32) -> bool {
-    *count == 0
 }
 
 /// Details of a call entry; most of them are for people.
@@ -69,7 +65,7 @@ pub struct CallDetail {
     /// Amount billed beyond what was reserved for the call, recorded in full.
     pub overrun_nano_usd: i64,
     /// Tokens billed beyond what was reserved for the call, recorded in full.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub overrun_tokens: i64,
     pub upstream_request_id: Option<String>,
     /// Whether the call was counted as a loop, in a run that registers no loops of its own.
@@ -90,7 +86,7 @@ pub struct CallDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
     /// Number of calls in a row, this one included, that brought the agent nothing new; 0 if it is no busy waiting.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub waits: u32,
     /// Windows of named budgets under which the call was admitted. Its cost is charged to them, whenever the outcome
     /// comes.
@@ -172,7 +168,7 @@ pub struct StepDetail {
     pub try_no: i64,
     /// Number of the first try since the step was begun anew after it was given up, else 1; 0 in a step without
     /// retries.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub first_try: i64,
     /// Whether the step raised an error and was to be tried again. The next `BeginStep` then continues the count of
     /// tries.
@@ -249,16 +245,16 @@ pub struct ItemDetail {
     /// Number of this entry's first try.
     pub first_try: i64,
     /// Number of starts of the job in which the item failed, this entry's own included.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub failed_starts: i64,
     /// Number of process deaths while the item was open.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub deaths: i64,
     /// Generation of the item's steps. Grows when finished steps no longer count, because the item runs anew.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub generation: i64,
     /// Generation whose paid answers are replayed to the item's steps with retries.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub root: i64,
     /// Reason why the item was skipped or is dead; `None` in any other standing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,9 +273,4 @@ impl ItemDetail {
     pub fn tries(&self) -> i64 {
         self.try_no - self.first_try + 1
     }
-}
-
-/// Returns whether a count or an amount is zero, so that ordinary rows stay small.
-fn is_zero(n: &i64) -> bool {
-    *n == 0
 }

@@ -46,14 +46,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn of(&self, standing: Standing) -> i64 {
-        match standing {
-            Standing::Open => self.open,
-            Standing::Done => self.done,
-            Standing::Failed => self.failed,
-            Standing::Dead => self.dead,
-            Standing::Skipped => self.skipped,
-        }
+    pub fn of(mut self, standing: Standing) -> i64 {
+        *self.of_mut(standing)
     }
 
     /// Adds the `ms` milliseconds before `now` in which a process worked, without those that are posted already.

@@ -194,17 +194,6 @@ named! {
     }
 }
 
-impl Kind {
-    /// Returns the stored number; numbers are never reused.
-    pub fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(code).ok()?).copied()
-    }
-}
-
 named! {
     /// State of an entry. `open → done | failed | void | unknown`; `unknown → done | failed` once.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -229,14 +218,6 @@ impl State {
             State::Open | State::Done | State::Failed | State::Void => self.name(),
         }
     }
-
-    pub fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub fn from_code(code: i64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(code).ok()?).copied()
-    }
 }
 
 named! {
@@ -255,12 +236,6 @@ named! {
         /// Description of a tool call, written before it begins; the tool call's arguments of an approval; or the
         /// run's usage when a checkpoint was saved.
         About "about",
-    }
-}
-
-impl Role {
-    pub fn code(self) -> i64 {
-        self as i64
     }
 }
 

@@ -126,14 +126,7 @@ impl Entry {
         };
         for (label, row) in self.rows {
             let (tier, above) = label.split_once('>').unwrap_or((&label, "0"));
-            let tier = match tier {
-                "standard" => ServiceTier::Standard,
-                "flex" => ServiceTier::Flex,
-                "priority" => ServiceTier::Priority,
-                "batch" => ServiceTier::Batch,
-                _ => return None,
-            };
-            *listing.row(tier, above.parse().ok()?) = row;
+            *listing.row(ServiceTier::parse(tier)?, above.parse().ok()?) = row;
         }
         Some(listing)
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{AttemptNo, Fence, InstanceNo, Micros, Outage, RunNo, Seq, Slot};
+use crate::words::{AttemptNo, Fence, InstanceNo, Micros, Outage, RunNo, Seq, Slot, is_default};
 
 /// End of an agent's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Exit {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub relieved: bool,
     /// Number of requests of the attempt that passed unread on opened hosts.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub unread: i64,
     /// Code and message with which the proxy itself refused the attempt's last call; `None` if it let that call through,
     /// none came, or the agent did without.
@@ -40,10 +40,6 @@ pub struct Exit {
     /// Reason for which a program left its run unfinished, in its own words; `None` if it told none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-}
-
-fn is_zero(count: &i64) -> bool {
-    *count == 0
 }
 
 /// Returns the number of requests that passed unread on opened hosts, over the ended ones of `attempts`.

@@ -33,3 +33,8 @@ pub use usage::{ServiceTier, Usage};
 
 /// Map whose keys are ids that Outlast gives out. Nobody outside chooses them, so a fast hash does.
 pub type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// Returns whether a value is its type's default: such a value is left out where it is stored.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -1,6 +1,6 @@
 //! Types that have a text: enums whose variants have names, and values that are stored as they are written.
 
-/// Defines enums whose variants have stable names, with `ALL`, `name` and `parse`.
+/// Defines enums whose variants have stable names, with `ALL`, names and numbers.
 #[macro_export]
 macro_rules! named {
     ($($(#[$of:meta])* pub enum $Enum:ident { $($(#[$doc:meta])* $Variant:ident $name:literal,)+ })+) => {$(
@@ -19,6 +19,16 @@ macro_rules! named {
             /// Returns the variant with this name; `None` if there is none.
             pub fn parse(text: &str) -> Option<$Enum> {
                 Self::ALL.into_iter().find(|one| one.name() == text)
+            }
+
+            /// Returns the number by which it is stored: variants keep their order, and new ones come last.
+            pub fn code(self) -> i64 {
+                self as i64
+            }
+
+            /// Returns the variant with this number; `None` if there is none.
+            pub fn from_code(code: i64) -> Option<$Enum> {
+                Self::ALL.get(usize::try_from(code).ok()?).copied()
             }
         }
     )+};
