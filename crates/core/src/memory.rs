@@ -217,7 +217,7 @@ impl Tables {
         for e in l.events {
             let no = self.events.last().map_or(1, |last| last.mark.no + 1);
             let mark = Mark { transaction: 0, no };
-            let event = Event { mark, at: e.at, run: e.run, seq: e.seq, kind: e.kind, about: e.about };
+            let event = Event { mark, ..e };
             self.events.push(Arc::new(event));
         }
         self.specs.extend(l.specs);

@@ -9,7 +9,7 @@ use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 use crate::{
     engine::{Actor, Error},
     envelope::{Budget, Envelope},
-    events::{NewEvent, delivery::Delivery},
+    events::{Event, delivery::Delivery},
     journal::{Entry, Kind, Opening, Payload, Role},
     run::{Attempt, Instance, Lease, Run, Spec},
     state::{self, Name},
@@ -186,7 +186,7 @@ pub struct Loaded {
     /// Runs to delete with everything that belongs to them: (run, envelope, namespace).
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
     /// Events of the decision, to be written with its rows.
-    pub events: Vec<NewEvent>,
+    pub events: Vec<Event>,
     /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,
     /// State of an endpoint's deliveries as the decision leaves it, to be written with it; `None`: unchanged.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Kind, NewEvent};
+use super::{Event, Kind, Mark};
 use crate::{
     engine::{Loaded, loaded::Table},
     envelope::{Amounts, Envelope, Limits, Owner, Unit},
@@ -37,7 +37,7 @@ impl Before {
     }
 
     /// Returns the events of a decision, from the rows as it left them.
-    pub fn derive(&self, l: &Loaded, now: Micros) -> Vec<NewEvent> {
+    pub fn derive(&self, l: &Loaded, now: Micros) -> Vec<Event> {
         let mut found = Found { now, events: Vec::new() };
         for row in touched(&l.runs) {
             let before = self.runs.iter().find(|b| b.0 == row.value.no);
@@ -89,12 +89,12 @@ fn has_overrun(e: &Entry) -> bool {
 /// Events found so far.
 struct Found {
     now: Micros,
-    events: Vec<NewEvent>,
+    events: Vec<Event>,
 }
 
 impl Found {
     fn push(&mut self, kind: Kind, run: Option<RunNo>, seq: Option<Seq>, about: Value) {
-        self.events.push(NewEvent { at: self.now, run, seq, kind, about });
+        self.events.push(Event { mark: Mark::default(), at: self.now, run, seq, kind, about });
     }
 
     fn run(&mut self, run: &Run, before: Option<(Status, Option<&Outage>)>, by: Option<&str>) {

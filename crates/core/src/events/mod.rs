@@ -50,18 +50,6 @@ named! {
     }
 }
 
-/// Event that a decision adds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewEvent {
-    pub at: Micros,
-    /// Run that the event is about; `None` for an event of a named budget.
-    pub run: Option<RunNo>,
-    pub seq: Option<Seq>,
-    pub kind: Kind,
-    /// JSON object of the facts. Holds no prompt and no answer.
-    pub about: Value,
-}
-
 /// Position of an event in the order in which a store returns events. No event is ever committed before one that was seen.
 ///
 /// Numbers are in the order of commits. The transaction, which comes first, is the same for all events; only those that a
@@ -72,14 +60,16 @@ pub struct Mark {
     pub no: i64,
 }
 
-/// Stored event.
+/// Event that a decision adds. The store gives it its mark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     pub mark: Mark,
     pub at: Micros,
+    /// Run that the event is about; `None` for an event of a named budget.
     pub run: Option<RunNo>,
     pub seq: Option<Seq>,
     pub kind: Kind,
+    /// JSON object of the facts. Holds no prompt and no answer.
     pub about: Value,
 }
 

@@ -13,7 +13,6 @@ use std::{
 };
 
 use outlast_core::store::{Loss, Losses};
-use tokio_postgres::SimpleQueryMessage;
 
 use crate::postgres::prelude::*;
 
@@ -149,12 +148,7 @@ impl Epoch {
     pub async fn read(client: &Link) -> Epoch {
         let mut parts = [const { String::new() }; 3];
         for (part, sql) in parts.iter_mut().zip(PARTS) {
-            let messages = client.simple_query(sql).await.unwrap_or_default();
-            let found = messages.iter().find_map(|m| match m {
-                SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-                _ => None,
-            });
-            *part = found.unwrap_or_default();
+            *part = client.word(sql).await.ok().flatten().unwrap_or_default();
         }
         let [system, timeline, started] = parts;
         Epoch { system, timeline, started }

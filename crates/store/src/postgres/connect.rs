@@ -123,8 +123,13 @@ impl Link {
         self.client.batch_execute(&self.schema.within(sql)).await
     }
 
-    pub async fn simple_query(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
-        self.client.simple_query(&self.schema.within(sql)).await
+    /// Returns the first word that a text of statements answers with; `None` if it answers with none.
+    pub async fn word(&self, sql: &str) -> Result<Option<String>, Error> {
+        let messages = self.client.simple_query(&self.schema.within(sql)).await?;
+        Ok(messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
     }
 
     pub async fn query_typed(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {

@@ -15,7 +15,7 @@ use outlast_core::{
         loaded::{NewPayload, Table},
     },
     envelope::{Budget, Envelope},
-    events::{NewEvent, delivery::Delivery},
+    events::{Event, delivery::Delivery},
     journal::{Entry, Kind, State},
     run::{Attempt, Instance, Lease, Run, Spec},
     state::{
@@ -87,7 +87,7 @@ pub struct Known {
     pub specs: BTreeMap<RunNo, Row<Spec>>,
     pub deliveries: BTreeMap<String, Row<Delivery>>,
     /// Events to be written, in order.
-    pub events: Vec<NewEvent>,
+    pub events: Vec<Event>,
     /// Payloads to be written, by run, entry, role and part.
     pub payloads: BTreeMap<(RunNo, Seq, i64, u32), NewPayload>,
     pub state: StateKnown,

@@ -6,8 +6,6 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tokio_postgres::SimpleQueryMessage;
-
 use super::connect::ConnectError;
 use crate::postgres::prelude::*;
 
@@ -30,12 +28,7 @@ impl Same {
     /// Compares the store that a new connection found with the one that was opened. The first store that is
     /// found counts as the opened one. Errors: `Vanished` if it is another store.
     pub async fn compare(&self, client: &Link) -> Result<(), Error> {
-        let messages = client.simple_query(ID).await.map_err(failure).map_err(|e| self.look(e))?;
-        let found = messages.iter().find_map(|m| match m {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        });
-        let found = found.unwrap_or_default();
+        let found = client.word(ID).await.map_err(failure).map_err(|e| self.look(e))?.unwrap_or_default();
         if *self.id.get_or_init(|| found.clone()) != found {
             return Err(self.is_gone("its database"));
         }

@@ -7,7 +7,6 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::yield_now,
 };
-use tokio_postgres::SimpleQueryMessage;
 
 use super::{
     acknowledged::{Epoch, Witness},
@@ -134,10 +133,8 @@ impl Session {
                 "SELECT CASE WHEN current_setting('{TOKEN}', true) = '{token}' THEN 'alone' \
                  ELSE set_config('{TOKEN}', '{token}', false) END"
             );
-            let told = client.simple_query(&sql).await.map_err(|e| no("no session", &chain(&e)))?;
-            let is_alone =
-                told.iter().any(|m| matches!(m, SimpleQueryMessage::Row(row) if row.get(0) == Some("alone")));
-            Ok((client, is_alone))
+            let told = client.word(&sql).await.map_err(|e| no("no session", &chain(&e)))?;
+            Ok((client, told.as_deref() == Some("alone")))
         })?;
         let epoch = runtime.block_on(Epoch::read(&client));
         let client = Named::new(client, token);
@@ -196,20 +193,16 @@ impl Session {
         };
         // Sent in this order, in one go.
         let (begun, told, loaded, ended) = self.run(async {
-            let begin = self.client.client.simple_query(BEGIN);
+            let begin = self.client.client.word(BEGIN);
             let params = first.params();
             let told = self.client.query(&first.sql, &params);
             join4(begin, told, load::fetch(&self.client, keys, known), end).await
         });
-        let messages = match begun {
-            Ok(messages) => messages,
+        let token = match begun {
+            Ok(token) => token,
             Err(e) => return Begun::Failed(e),
         };
-        let token = messages.iter().find_map(|m| match m {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        });
-        if self.client.token.as_ref().is_some_and(|ours| Some(ours.as_str()) != token) {
+        if self.client.token.is_some() && self.client.token != token {
             // The session is dropped with the transaction. Elsewhere a statement's name may mean another, or nothing.
             return Begun::Elsewhere;
         }

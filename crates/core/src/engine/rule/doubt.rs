@@ -29,7 +29,7 @@ pub fn inheritances(e: &Entry) -> u8 {
 /// the rest stays in doubt, so that a retry never gives back more than it has reserved. Returns the amounts passed on,
 /// and the number of lost tries whose reservations were passed on up to this retry.
 pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Result<(Amounts, u8), Error> {
-    let entry = entry_mut(l, run, lost)?;
+    let entry = life::of(l, run, lost)?;
     let taken = entry.held.least(wanted);
     entry.held -= taken;
     let chain = inheritances(entry) + 1;
@@ -43,7 +43,7 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
 /// `in_doubt = "refund"` nothing stays reserved; the true outcome can still be posted later.
 pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let refund = l.run(run)?.policy.in_doubt == InDoubt::Refund;
-    let entry = entry_mut(l, run, seq)?;
+    let entry = life::of(l, run, seq)?;
     let calls = Amounts::default().with(Unit::Calls, entry.held[Unit::Calls]);
     let doubt = if refund { Amounts::default() } else { entry.held - calls };
     let release = entry.held - doubt;
@@ -70,10 +70,10 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
     let (mut giver, mut rest) = (retry, held);
     while let Some((lost, inherited)) = behind(l, run, giver) {
         rest = rest.least(&inherited);
-        if let Some(call) = entry_mut(l, run, giver)?.call.as_mut() {
+        if let Some(call) = life::of(l, run, giver)?.call.as_mut() {
             call.inherited -= rest;
         }
-        let entry = entry_mut(l, run, lost)?;
+        let entry = life::of(l, run, lost)?;
         if entry.state == State::Unknown {
             entry.held += rest;
             if !has_heir {
@@ -101,7 +101,7 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
     while let Some((lost, _)) = next {
         if l.entry(run, lost).is_some_and(Entry::is_lost) {
             let estimate = estimate(l, run, lost, retry, cost);
-            let entry = entry_mut(l, run, lost)?;
+            let entry = life::of(l, run, lost)?;
             let held = std::mem::take(&mut entry.held);
             let charges = charges(l, run, lost)?;
             for &no in &charges {
@@ -114,7 +114,7 @@ pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: M
                 l.envelope_mut(no)?.spent += posted;
             }
             let missing = estimate - posted;
-            let entry = entry_mut(l, run, lost)?;
+            let entry = life::of(l, run, lost)?;
             entry.state = State::Failed;
             entry.spent += posted;
             if let Some(call) = entry.call.as_mut() {
@@ -180,8 +180,4 @@ fn behind(l: &Loaded, run: RunNo, retry: Seq) -> Option<(Seq, Amounts)> {
 pub fn charges(l: &Loaded, run: RunNo, seq: Seq) -> Result<Vec<EnvelopeNo>, Error> {
     let windows = l.entry(run, seq).map_or(&[][..], Entry::windows);
     Ok([&l.run(run)?.charges[..], windows].concat())
-}
-
-fn entry_mut(l: &mut Loaded, run: RunNo, seq: Seq) -> Result<&mut Entry, Error> {
-    l.entry_mut(run, seq).ok_or(Error::NotLoaded("the entry"))
 }

@@ -67,6 +67,7 @@ pub fn close(l: &mut Loaded, run: RunNo, seq: Seq, state: State, now: Micros) ->
     Ok(entry)
 }
 
-fn of(l: &mut Loaded, run: RunNo, seq: Seq) -> Result<&mut Entry, Error> {
+/// Returns an entry that the operation has loaded.
+pub fn of(l: &mut Loaded, run: RunNo, seq: Seq) -> Result<&mut Entry, Error> {
     l.entry_mut(run, seq).ok_or(Error::NotLoaded("the entry"))
 }
