@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{Cast, Credential, Logical, prelude::*};
 
 /// State of one agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Agent {
     pub index: usize,
     pub run: RunNo,
@@ -41,20 +41,10 @@ impl Agent {
             parent,
             turns_left: u32::from(cast.two_turns && cast.supervised),
             cast,
-            life: 0,
-            mood: Mood::Working,
-            ghost: false,
-            process: 0,
-            credential: None,
-            iteration: 0,
-            fresh: false,
             attempts_left: 10,
             raises_left: 4,
             takes_notes: out.engine.rng.chance(50),
-            position: 0,
-            notes: 0,
-            open: BTreeMap::new(),
-            missing: 0,
+            ..Agent::default()
         }
     }
 

@@ -348,6 +348,7 @@ impl Client {
 }
 
 /// State that the host keeps for an exchange. Its clients read their answers from it.
+#[derive(Default)]
 pub struct Carried {
     pub(super) key: Key,
     pub(super) asked: UpstreamRequest,

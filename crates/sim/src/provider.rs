@@ -12,7 +12,7 @@ use outlast_core::{
 use crate::prelude::*;
 
 /// Request as it arrives upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct UpstreamRequest {
     pub run: RunNo,
     pub seq: Seq,

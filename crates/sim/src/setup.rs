@@ -8,7 +8,7 @@ use crate::{Program, Waves, prelude::*, program};
 const LONGEST_OUTAGE_MS: u64 = 20_000;
 
 /// A run and the agent that works in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cast {
     pub program: Program,
     pub limits: Limits,

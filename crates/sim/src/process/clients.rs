@@ -280,13 +280,8 @@ impl Process {
             began_ms: out.engine.now_ms(),
             opening,
             attempt: client.attempt.unwrap_or_default(),
-            status: None,
-            frames: Vec::new(),
-            quiet: None,
-            metered: None,
-            aborted: false,
-            last: None,
             is_first_try: true,
+            ..Carried::default()
         }));
         client.source = send.then(|| carried.clone());
         self.exchanges.insert(key, carried);

@@ -9,7 +9,7 @@ use super::{
     locks,
     memory::Remembered,
     rows::{no_json, to_json},
-    statement::params,
+    statement::{Ask as _, params},
     write::{ONE_ROW, ROW_OF_EACH},
 };
 use crate::{
@@ -97,15 +97,15 @@ pub async fn forget(
 ) -> Result<(), tokio_postgres::Error> {
     for table in ["payloads", "entries", "attempts", "leases", "specs"] {
         let sql = format!("DELETE FROM outlast.{table} WHERE run_no = $1");
-        client.execute_typed(&sql, params![run.0]).await?;
+        client.execute(&sql, params![run.0]).await?;
     }
     for sql in forget_state(Postgres) {
-        client.execute_typed(&sql, params![namespace.as_bytes()]).await?;
+        client.execute(&sql, params![namespace.as_bytes()]).await?;
     }
     let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
-    client.execute_typed(sql, params![run.0]).await?;
-    client.execute_typed("DELETE FROM outlast.runs WHERE no = $1", params![run.0]).await?;
-    client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
+    client.execute(sql, params![run.0]).await?;
+    client.execute("DELETE FROM outlast.runs WHERE no = $1", params![run.0]).await?;
+    client.execute("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
 
 /// Maps the failure of a write to the store's error: `Corrupt` if a row that was read could not be written back.

@@ -11,7 +11,7 @@ use tokio_postgres::{
 use super::{
     address::{Address, CONNECT_TIMEOUT},
     schema::SchemaName,
-    statement::{Param, chain},
+    statement::{Ask, Param, chain},
 };
 
 impl Address {
@@ -132,16 +132,8 @@ impl Link {
         }))
     }
 
-    pub async fn query_typed(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
-        self.client.query_typed(&self.schema.within(sql), params).await
-    }
-
     pub async fn query_typed_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row, Error> {
         self.client.query_typed_one(&self.schema.within(sql), params).await
-    }
-
-    pub async fn execute_typed(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Error> {
-        self.client.execute_typed(&self.schema.within(sql), params).await
     }
 
     pub async fn prepare_typed(&self, sql: &str, types: &[Type]) -> Result<Statement, Error> {
@@ -149,7 +141,7 @@ impl Link {
     }
 
     /// Runs a prepared statement.
-    pub async fn query(
+    pub async fn query_prepared(
         &self,
         statement: &Statement,
         values: &[&(dyn ToSql + Sync)],
@@ -158,8 +150,22 @@ impl Link {
     }
 
     /// Runs a prepared statement.
-    pub async fn execute(&self, statement: &Statement, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+    pub async fn execute_prepared(
+        &self,
+        statement: &Statement,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, Error> {
         self.client.execute(statement, values).await
+    }
+}
+
+impl Ask for Link {
+    async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        self.client.query_typed(&self.schema.within(sql), params).await
+    }
+
+    async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Error> {
+        self.client.execute_typed(&self.schema.within(sql), params).await
     }
 }
 

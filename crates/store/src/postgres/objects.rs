@@ -12,7 +12,7 @@ use super::{
     PostgresStore,
     connect::Link,
     rows,
-    statement::{all, failure, maybe, page, params},
+    statement::{Ask as _, all, failure, maybe, page, params},
     time::NOW,
 };
 
@@ -60,7 +60,7 @@ impl SharedObjects for PostgresStore {
                  FROM unnest($1, $2, $3) AS added (name, length, bytes) ORDER BY name \
                  ON CONFLICT (name) DO UPDATE SET used_at = excluded.used_at"
             );
-            c.execute_typed(&sql, params![names, lengths, bytes]).await.map(drop).map_err(failure)
+            c.execute(&sql, params![names, lengths, bytes]).await.map(drop).map_err(failure)
         })
     }
 
@@ -96,7 +96,7 @@ impl SharedObjects for PostgresStore {
             let sql = "WITH unused AS (SELECT name FROM outlast.objects WHERE name = ANY($1) AND used_at < $2 \
                        ORDER BY name FOR UPDATE) \
                        DELETE FROM outlast.objects o USING unused WHERE o.name = unused.name";
-            c.execute_typed(sql, params![names, since.0]).await.map(drop).map_err(failure)
+            c.execute(sql, params![names, since.0]).await.map(drop).map_err(failure)
         })
     }
 }

@@ -77,16 +77,6 @@ pub trait Ask {
     async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error>;
 }
 
-impl Ask for Link {
-    async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.query_typed(sql, params).await
-    }
-
-    async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error> {
-        self.execute_typed(sql, params).await
-    }
-}
-
 /// Returns the first row that a query finds; `None` if it finds none.
 pub async fn maybe<T>(
     client: &impl Ask,
@@ -120,8 +110,7 @@ pub async fn page<T>(
     const BEGIN: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
     // Sent in this order, in one go. After a failure COMMIT rolls back.
     let (begun, rows, ended) =
-        join3(client.batch_execute(BEGIN), client.query_typed(sql, params), client.batch_execute("COMMIT"))
-            .await;
+        join3(client.batch_execute(BEGIN), client.query(sql, params), client.batch_execute("COMMIT")).await;
     let rows = begun.and(rows).map_err(failure)?;
     ended.map_err(failure)?;
     rows.iter().map(map).collect()
@@ -266,15 +255,15 @@ impl Named {
 impl Ask for Named {
     async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
         match self.find(sql, params) {
-            Some(statement) => self.client.query(&statement, &values(params)).await,
-            None => self.client.query_typed(sql, params).await,
+            Some(statement) => self.client.query_prepared(&statement, &values(params)).await,
+            None => self.client.query(sql, params).await,
         }
     }
 
     async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error> {
         match self.find(sql, params) {
-            Some(statement) => self.client.execute(&statement, &values(params)).await,
-            None => self.client.execute_typed(sql, params).await,
+            Some(statement) => self.client.execute_prepared(&statement, &values(params)).await,
+            None => self.client.execute(sql, params).await,
         }
     }
 }
