@@ -1,6 +1,6 @@
 //! Steps kept as state (`step:7` = `{"status": "done", …}`), and the point at which a loop over them resumes.
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use crate::words::Members;
 
 /// Progress of a step, as the `status` member of a value records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +78,14 @@ impl Progress {
     /// Returns the `status` of a JSON object, if it is `done` or `pending`. `None` for a value with another status and
     /// for one that is no JSON object.
     pub fn of(value: &[u8]) -> Option<Progress> {
-        let first = value.iter().find(|b| !b.is_ascii_whitespace());
-        if first != Some(&b'{') {
-            return None;
+        let members: Members<'_> = serde_json::from_slice(value).ok()?;
+        // If a member is repeated the last counts, as in Python.
+        let (_, status) = members.0.iter().rfind(|(name, _)| name == "status")?;
+        match serde_json::from_str::<String>(status.get()).ok()?.as_str() {
+            "done" => Some(Progress::Done),
+            "pending" => Some(Progress::Pending),
+            _ => None,
         }
-        serde_json::from_slice::<Record>(value).ok()?.0
     }
 
     pub fn code(self) -> i64 {
@@ -91,42 +94,6 @@ impl Progress {
 
     pub fn from_code(code: i64) -> Option<Progress> {
         [Progress::Pending, Progress::Done].into_iter().find(|p| p.code() == code)
-    }
-}
-
-/// An object of which only `status` is kept. If a member is repeated the last counts, as in Python.
-struct Record(Option<Progress>);
-
-impl<'de> Deserialize<'de> for Record {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Record, D::Error> {
-        deserializer.deserialize_map(Members)
-    }
-}
-
-struct Members;
-
-impl<'de> Visitor<'de> for Members {
-    type Value = Record;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Record, M::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<std::borrow::Cow<'_, str>>()? {
-            if name != "status" {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let status: serde_json::Value = map.next_value()?;
-            found = match status.as_str() {
-                Some("done") => Some(Progress::Done),
-                Some("pending") => Some(Progress::Pending),
-                _ => None,
-            };
-        }
-        Ok(Record(found))
     }
 }
 

@@ -57,19 +57,14 @@ stored_as_text!(RunId);
 /// Formats a UUID of version 7: 48 bits of milliseconds, then entropy.
 pub fn uuid_v7(now: Micros, entropy: [u8; 10]) -> String {
     let ms = (now.0.max(0) as u64 / 1000) & 0xffff_ffff_ffff;
-    let e = entropy;
+    let [a, b, c, d, e, f, g, h, i, j] = entropy;
     format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}",
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
         ms >> 16,
         ms & 0xffff,
-        0x7000 | (u16::from_be_bytes([e[0], e[1]]) & 0x0fff),
-        0x8000 | (u16::from_be_bytes([e[2], e[3]]) & 0x3fff),
-        e[4],
-        e[5],
-        e[6],
-        e[7],
-        e[8],
-        e[9]
+        0x7000 | (u16::from_be_bytes([a, b]) & 0x0fff),
+        0x8000 | (u16::from_be_bytes([c, d]) & 0x3fff),
+        u64::from_be_bytes([0, 0, e, f, g, h, i, j])
     )
 }
 
