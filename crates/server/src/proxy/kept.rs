@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outlast_core::{
     journal::{Entry, Kind, State},
-    store::{self, Store},
+    store::Store,
     words::{RunNo, Seq},
 };
 
