@@ -27,7 +27,7 @@ pub use measure::{Size, is_local, measure};
 pub use objects::{Collected, Held, Objects};
 /// Name of an object: the SHA-256 of its content.
 pub use outlast_core::words::Digest as Id;
-pub use restore::{Restored, Wish, recover, restore};
+pub use restore::{Known, Restored, Wish, recover, restore};
 pub use rules::{Repository, Rules, SECRETS, is_working_tree};
 pub use shared::SPARED_US;
 pub use take::{Taken, take};

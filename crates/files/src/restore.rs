@@ -6,7 +6,7 @@
 //! places by rename; what was in a place comes back there if it is not what was expected.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
@@ -42,14 +42,26 @@ pub struct Wish<'a> {
     pub rules: &'a Rules,
     /// Snapshot that is to be there afterwards.
     pub to: Id,
-    /// Newest snapshot of the run: what differs from it now was changed by others; `None`: nothing is looked at.
-    pub last: Option<Id>,
+    /// Files as they are known: what differs from them now was changed by others; `None`: nothing is looked at.
+    pub known: Option<Known>,
     /// Paths, with all that is below them, to which the restoration is confined; empty: the whole tree.
     pub only: Vec<Vec<u8>>,
-    /// Paths that are restored although others changed them.
+    /// Paths that are restored although others changed them; `HEAD`: although HEAD has moved since.
     pub force: Vec<Vec<u8>>,
-    /// Whether files are restored although HEAD has moved since.
-    pub head_may_differ: bool,
+}
+
+/// Files as a run, or restorations by hand after it, left them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub snapshot: Id,
+    /// Snapshots before and after each restoration of some paths that followed, oldest first.
+    pub parts: Vec<(Id, Id)>,
+}
+
+impl From<Id> for Known {
+    fn from(snapshot: Id) -> Known {
+        Known { snapshot, parts: Vec::new() }
+    }
 }
 
 /// Result of a restoration.
@@ -85,19 +97,27 @@ pub fn restore(objects: &mut Objects, cache: &mut Cache, wish: &Wish<'_>) -> Res
     recover(objects, wish.root)?;
     let present = take(objects, wish.root, wish.rules, cache)?;
     let shared = objects.share()?;
+    let changes = wanted(objects, &present.id, &wish.to, &wish.only)?;
+    if changes.is_empty() {
+        return Ok(Restored { saved: present.id, to: wish.to, changed: changes, left: Vec::new() });
+    }
     let mut refused = Refused::default();
     let target = objects.snapshot(&wish.to)?;
     let head = |repository: &Option<crate::Repository>| repository.as_ref().and_then(|r| r.head.clone());
     if let (Some(then), Some(now)) = (head(&target.repository), head(&present.snapshot.repository))
         && then != now
-        && !wish.head_may_differ
+        && !wish.force.iter().any(|path| path == b"HEAD")
     {
         refused.head = Some((then, now));
     }
-    let changes = wanted(objects, &present.id, &wish.to, &wish.only)?;
-    if let Some(last) = wish.last {
-        let by_others: BTreeSet<Vec<u8>> =
-            diff(objects, &last, &present.id)?.into_iter().map(|c| c.path).collect();
+    if let Some(Known { snapshot, parts }) = &wish.known {
+        let mut restored = BTreeMap::new();
+        for (before, after) in parts {
+            restored.extend(diff(objects, before, after)?.into_iter().map(|c| (c.path, c.after)));
+        }
+        let mut by_others = diff(objects, snapshot, &present.id)?;
+        by_others.retain(|c| restored.get(&c.path) != Some(&c.after));
+        let by_others: BTreeSet<Vec<u8>> = by_others.into_iter().map(|c| c.path).collect();
         let is_forced = |path: &[u8]| wish.force.iter().any(|force| is_at_or_below(path, force));
         let is_refused = |change: &&Change| by_others.contains(&change.path) && !is_forced(&change.path);
         refused.changed = changes.iter().filter(is_refused).map(Change::shown).collect();
@@ -106,9 +126,6 @@ pub fn restore(objects: &mut Objects, cache: &mut Cache, wish: &Wish<'_>) -> Res
         return Err(Error::Refused(refused));
     }
     let note = Note { root: wish.root.to_owned(), from: present.id, to: wish.to, only: wish.only.clone() };
-    if changes.is_empty() {
-        return Ok(Restored { saved: note.from, to: note.to, changed: changes, left: Vec::new() });
-    }
     let noted = Noted::write(objects.directory(), &note)?;
     let applying = match Applying::prepare(objects, &note, &noted.name, &changes, false) {
         Ok(applying) => applying,

@@ -100,8 +100,6 @@ pub struct UndoArgs {
 /// Files that come back by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoTo {
-    /// As they were before the run.
-    Beginning,
     /// As they were when an entry began.
     Entry(i64),
     /// As they were before the last restoration by hand.
@@ -167,7 +165,7 @@ pub fn files(args: &FilesArgs, Desk { store, context, page, .. }: Desk) -> Resul
         (Some(FilesVerb::Diff(args)), _) => diff(store, args, context, page).map(|()| exit_code::OK),
         (Some(FilesVerb::Show(args)), _) => show(store, args, context, page).map(|()| exit_code::OK),
         (Some(FilesVerb::Restore(FilesRestoreArgs { run, paths, at, force })), _) => {
-            bring_back(store, context, run, at.map_or(UndoTo::Beginning, UndoTo::Entry), paths, force, page)
+            bring_back(store, context, run, at.map(UndoTo::Entry), paths, force, page)
         }
         (None, Some(run)) => list(store, run, context, page).map(|()| exit_code::OK),
         (None, None) => Err(CliError::usage("wanted a run", Some("`outlast ls` lists runs"))),
@@ -290,15 +288,14 @@ fn show(store: &dyn Store, args: &FilesShowArgs, context: &Context, page: &mut P
 }
 
 pub fn undo(args: &UndoArgs, Desk { store, context, page, .. }: Desk) -> Result<u8> {
-    let to = args.to.unwrap_or(UndoTo::Beginning);
-    bring_back(store, context, &args.run, to, &[], &args.force, page)
+    bring_back(store, context, &args.run, args.to, &[], &args.force, page)
 }
 
 fn bring_back(
     store: &dyn Store,
     context: &Context,
     run: &str,
-    to: UndoTo,
+    to: Option<UndoTo>,
     only: &[String],
     ForceArgs { force }: &ForceArgs,
     page: &mut Page,
@@ -310,15 +307,15 @@ fn bring_back(
     }
     let begun = opened.history.steps.first().map_or(Seq(1), |step| step.at);
     let (to, from) = match to {
-        UndoTo::Beginning => (opened.at(None)?, begun),
-        UndoTo::Entry(entry) => (opened.at(Some(entry))?, Seq(entry)),
-        UndoTo::Saved => {
-            let saved = opened.files.by_hand()?.map(|last| last.saved);
+        None => (opened.at(None)?, begun),
+        Some(UndoTo::Entry(entry)) => (opened.at(Some(entry))?, Seq(entry)),
+        Some(UndoTo::Saved) => {
+            let saved = opened.files.saved()?;
             (opened.known_snapshot(saved, "of before an undo")?, opened.view.run.next_seq)
         }
     };
-    let last = opened.files.known(store, opened.view.run.no, &opened.history)?;
-    let restored = opened.files.restore(&Asked { to, last, only, force })?;
+    let known = opened.files.known(store, opened.view.run.no, &opened.history)?;
+    let restored = opened.files.restore(&Asked { to, known: known.as_ref(), only, force })?;
     let effects = history::since(store, opened.view.run.no, from)?;
     print(&opened.view, &restored, &effects, page)
 }

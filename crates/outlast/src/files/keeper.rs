@@ -16,7 +16,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Store},
     words::{Seq, Slot},
 };
-use outlast_files::{Change, Error, Id, Passed, diff};
+use outlast_files::{Change, Error, Id, Known, Passed, diff};
 use outlast_server::door::Seen;
 use tokio::sync::oneshot;
 
@@ -55,8 +55,8 @@ enum Order {
 pub struct Target {
     /// Snapshot that is restored.
     pub snapshot: Id,
-    /// Newest snapshot of the run before this resumption.
-    pub last: Option<Id>,
+    /// Files as they are known before this resumption.
+    pub known: Option<Known>,
     pub force: Vec<String>,
     /// Whether the newest snapshot was taken on another machine: what is here is not the run's.
     pub is_elsewhere: bool,
@@ -259,7 +259,8 @@ impl Taker {
         if target.is_elsewhere {
             fs::create_dir_all(&self.files.root)?;
         }
-        let asked = Asked { to: target.snapshot, last: target.last, only: &[], force: &target.force };
+        let asked =
+            Asked { to: target.snapshot, known: target.known.as_ref(), only: &[], force: &target.force };
         let restored = self.files.restore(&asked)?;
         if restored.changed.is_empty() && restored.left.is_empty() && !target.is_elsewhere {
             return Ok(());

@@ -24,7 +24,7 @@ use outlast_core::{
     store::{self, RunFilter, RunView, Store},
     words::{Entropy, RunId, RunNo, clock::random},
 };
-use outlast_files::{Cache, Id, Objects, Restored, Rules, SPARED_US, Size, Wish};
+use outlast_files::{Cache, Id, Known, Objects, Restored, Rules, SPARED_US, Size, Wish, diff};
 use serde::{Deserialize, Serialize};
 
 use self::history::History;
@@ -240,80 +240,110 @@ impl Files {
         Ok(taken)
     }
 
-    /// Restores files, of the whole tree or of the paths of `only`.
+    /// Restores files, of the whole tree or of the paths of `only`, and notes that a person did.
     pub fn restore(&mut self, asked: &Asked<'_>) -> Result<Restored, FilesError> {
-        let Asked { to, last, only, force } = *asked;
+        let _held = self.objects.share()?;
+        let restored = self.apply(asked)?;
+        if restored.changed.is_empty() {
+            return Ok(restored);
+        }
+        let now = Some(self.take()?.id);
+        // Beside paths that were restored, others may have changed some.
+        let (now, part) = if asked.only.is_empty() { (now, None) } else { (None, now) };
+        self.note(&ByHand { at: now_us(), saved: Some(restored.saved), now, part })?;
+        Ok(restored)
+    }
+
+    fn apply(&mut self, asked: &Asked<'_>) -> Result<Restored, FilesError> {
+        let Asked { to, known, only, force } = *asked;
         let paths = |words: &[String]| words.iter().map(|word| inside(word)).collect();
         let wish = Wish {
             root: &self.root,
             rules: &self.rules,
             to,
-            last,
+            known: known.cloned(),
             only: paths(only),
             force: paths(force),
-            head_may_differ: force.iter().any(|word| word == "HEAD"),
         };
-        let _held = self.objects.share()?;
-        let restored = outlast_files::restore(&mut self.objects, &mut self.cache, &wish)?;
-        // Beside paths that were restored, others may have changed some.
-        let now = if only.is_empty() { Some(self.take()?.id) } else { None };
-        let by_hand = ByHand { at: now_us(), saved: restored.saved, now };
-        let line = serde_json::to_string(&by_hand).map_err(io::Error::from)? + "\n";
+        Ok(outlast_files::restore(&mut self.objects, &mut self.cache, &wish)?)
+    }
+
+    fn note(&self, by_hand: &ByHand) -> io::Result<()> {
+        let line = serde_json::to_string(by_hand)? + "\n";
         let mut options = fs::OpenOptions::new();
         let mut file = options.create(true).append(true).mode(0o600).open(&self.saved_file)?;
-        file.write_all(line.as_bytes())?;
-        Ok(restored)
+        file.write_all(line.as_bytes())
     }
 
     /// Puts the files of a snapshot into the root, which is empty, or has them already: a kill cut off the same before.
     /// Errors: `HasOthers`.
     pub fn put_down(&mut self, snapshot: Id) -> Result<Restored, FilesError> {
         let is_empty = fs::read_dir(&self.root)?.next().is_none();
-        if !is_empty && self.take()?.snapshot.tree != self.objects.snapshot(&snapshot)?.tree {
-            return Err(FilesError::HasOthers { directory: self.root.display().to_string() });
+        if !is_empty {
+            let there = self.take()?.id;
+            if !diff(&mut self.objects, &there, &snapshot)?.is_empty() {
+                return Err(FilesError::HasOthers { directory: self.root.display().to_string() });
+            }
         }
-        self.restore(&Asked { to: snapshot, last: None, only: &[], force: &[] })
+        // A repository around the new directory is not the run's.
+        self.apply(&Asked { to: snapshot, known: None, only: &[], force: &["HEAD".to_owned()] })
+    }
+
+    /// Notes that the files of a snapshot were put down for a run that has come from elsewhere.
+    pub fn note_put_down(&self, snapshot: Id) -> io::Result<()> {
+        self.note(&ByHand { at: now_us(), saved: None, now: Some(snapshot), part: None })
     }
 
     /// Takes a snapshot of the files as they are, if the newest of the run is of before a restoration by hand; `None`: the
     /// run's newest has them.
     pub fn take_if_brought_back(&mut self, history: &History) -> Result<Option<Id>, FilesError> {
         let newest = history.newest().map_or(0, |step| step.taken_at.0);
-        let is_newer = self.by_hand()?.is_some_and(|by_hand| by_hand.at > newest);
+        let is_newer = read_by_hand(&self.saved_file)?.last().is_some_and(|by_hand| by_hand.at > newest);
         Ok(is_newer.then(|| self.take()).transpose()?.map(|taken| taken.id))
     }
 
-    /// Returns the newest restoration by hand; `None` without one.
-    pub fn by_hand(&self) -> Result<Option<ByHand>, FilesError> {
-        Ok(read_by_hand(&self.saved_file)?.pop())
+    /// Returns the files as they were before the newest restoration by hand; `None` without one.
+    pub fn saved(&self) -> Result<Option<Id>, FilesError> {
+        Ok(read_by_hand(&self.saved_file)?.iter().rev().find_map(|by_hand| by_hand.saved))
     }
 
-    /// Returns the files as the run, or a restoration by hand, left them: what differs from them now was changed by
+    /// Returns the files as the run, or restorations by hand, left them: what differs from them now was changed by
     /// others. `None` where a supervisor died with its agent, and nobody can tell.
-    pub fn known(&self, store: &dyn Store, run: RunNo, history: &History) -> Result<Option<Id>, FilesError> {
+    pub fn known(
+        &self,
+        store: &dyn Store,
+        run: RunNo,
+        history: &History,
+    ) -> Result<Option<Known>, FilesError> {
         let newest = history.newest();
-        let by_hand = read_by_hand(&self.saved_file)?;
-        let last = by_hand.iter().rev().find_map(|by_hand| Some((by_hand.at, by_hand.now?)));
-        if let Some((at, now)) = last
-            && newest.is_none_or(|step| step.taken_at.0 < at)
-        {
-            return Ok(Some(now));
-        }
         let attempts = store.attempts(run)?;
         let is_told = attempts.last().is_none_or(|a| a.exit.as_ref().is_some_and(|exit| !exit.lost));
-        Ok(newest.filter(|_| is_told).map(|step| step.kept.snapshot))
+        let mut known = newest.filter(|_| is_told).map(|step| Known::from(step.kept.snapshot));
+        let taken_at = newest.map_or(0, |step| step.taken_at.0);
+        for by_hand in read_by_hand(&self.saved_file)?.into_iter().filter(|by_hand| by_hand.at > taken_at) {
+            if let Some(now) = by_hand.now {
+                known = Some(now.into());
+            }
+            if let Some(known) = &mut known {
+                known.parts.extend(by_hand.saved.zip(by_hand.part));
+            }
+        }
+        Ok(known)
     }
 }
 
 /// Restoration by hand, which no entry of a journal tells: the run has no attempt then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ByHand {
+struct ByHand {
     /// Microseconds since the Unix epoch.
     at: i64,
-    /// Files before it.
-    pub saved: Id,
-    /// Files after it; `None` where only some paths were restored.
+    /// Files before it; `None` where the run came from elsewhere, and there were none.
+    saved: Option<Id>,
+    /// Files after it, if the whole tree was restored.
     now: Option<Id>,
+    /// Files after it, if only some paths were restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part: Option<Id>,
 }
 
 /// Reads the restorations by hand, oldest first. A last line that a kill has cut is passed over.
@@ -333,8 +363,8 @@ fn now_us() -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     pub to: Id,
-    /// Newest snapshot of the run.
-    pub last: Option<Id>,
+    /// Files as they are known: what differs from them is not overwritten.
+    pub known: Option<&'a Known>,
     /// Paths below the root; empty: everything.
     pub only: &'a [String],
     /// Paths that are restored although others changed them; `HEAD` for a HEAD that has moved.
@@ -410,8 +440,7 @@ fn live(store: &dyn Store, objects: &Objects, forget: bool) -> Result<(Vec<Id>, 
         match names.contains(&name) {
             true => {
                 for by_hand in read_by_hand(&path)? {
-                    kept.push(by_hand.saved);
-                    kept.extend(by_hand.now);
+                    kept.extend([by_hand.saved, by_hand.now, by_hand.part].into_iter().flatten());
                 }
             }
             false if forget => fs::remove_file(&path)?,

@@ -127,6 +127,100 @@ fn what_a_person_has_changed_since_is_refused_by_name() {
     assert_eq!(bed.text("work/b"), "a person's");
 }
 
+/// Bug: after a path of a run was restored, or its files were put into a fork's directory, an undo of the run was refused for
+/// changes by others, or took the fork's files for those before the last undo. Cause: each was noted as a restoration of the
+/// whole tree of the run, or not at all.
+#[test]
+fn what_outlast_itself_restored_or_put_elsewhere_is_no_change_by_others() {
+    let bed = Bed::without_mock();
+    bed.write("work/a", "1");
+    bed.write("work/.env", "SECRET=1");
+    bed.run(shell(&bed, &["--run", "r", "--files"], "echo 2 > a; echo 2 > 'b c'; mkdir -p d/e")).code(0);
+    bed.does(&["files", "restore", "r", "a"]).code(0);
+    bed.does(&["files", "restore", "r", "a", "--at", "2"]).code(0).tells(&["1 path brought back"]);
+    bed.does(&["undo", "r"]).code(0);
+    // Nothing is left to be done, and nothing of it is to be taken back.
+    bed.does(&["undo", "r"]).code(0).tells(&["0 paths brought back"]);
+    let fork = ["fork", "r", "--at", "2", "--into", "../forked"];
+    bed.does(&fork).code(0).tells(&["4 paths as of entry 2"]);
+    bed.does(&fork).code(0).tells(&["0 paths as of entry 2"]);
+    assert_eq!((bed.text("forked/a"), bed.text("work/a")), ("2\n".into(), "1".into()));
+    bed.does(&["undo", "r", "--to", "saved"]).code(0);
+    assert_eq!((bed.text("work/a"), bed.text("work/b c")), ("2\n".into(), "2\n".into()));
+    bed.write("work/a", "a person's");
+    bed.write("work/b c", "a person's");
+    let hint = "`--force a --force 'b c'` restores them all the same";
+    bed.does(&["undo", "r"]).code(1).tells(&["changed after the run's last snapshot: a, b c", hint]);
+    bed.does(&["undo", "r", "--force", "a", "--force", "b c"]).code(0);
+}
+
+/// Bug: files were not put into a new directory below a repository whose HEAD was not that of the snapshot, and nothing that
+/// could be typed helped. Cause: HEAD was compared as of the run's own working tree.
+#[test]
+fn a_fork_in_a_repository_with_another_head_has_its_files() {
+    let bed = Bed::without_mock();
+    fs::create_dir_all(bed.path("work/.git/refs/heads")).unwrap();
+    bed.write("work/.git/HEAD", "ref: refs/heads/main\n");
+    bed.write("work/.git/refs/heads/main", "1111\n");
+    bed.write("work/a", "1");
+    let line = "echo 2 > a; echo 2222 > .git/refs/heads/main";
+    bed.run(shell(&bed, &["--run", "r", "--files"], line)).code(0);
+    bed.does(&["undo", "r"]).code(1).tells(&["HEAD has moved from 1111 to 2222", "git reset --soft 1111"]);
+    bed.does(&["fork", "r", "--at", "1", "--into", "below"]).code(0);
+    assert_eq!((bed.text("work/below/a"), bed.text("work/a")), ("1".into(), "2\n".into()));
+}
+
+/// A repository in which every program of git's would leave `../ran`, with a stash, a worktree, one nested, and no identity.
+const REPOSITORY: &str = r#"
+set -e
+git init -q -b main .
+git config filter.bad.clean 'touch ../ran; tr a-z A-Z'
+git config filter.bad.smudge 'touch ../ran; tr A-Z a-z'
+git config core.autocrlf true
+printf 'one\r\ntwo\n' > kept.txt
+echo x > gone.txt
+git add .
+git -c user.name=a -c user.email=a@b commit -qm a
+echo y >> gone.txt
+git -c user.name=a -c user.email=a@b stash -q
+git worktree add -q ../tree
+git init -q -b main nested
+echo z > nested/file
+echo '*.txt filter=bad' > .gitattributes
+for hook in pre-commit post-checkout reference-transaction post-index-change; do
+    printf '#!/bin/sh\ntouch ../ran\n' > .git/hooks/$hook
+    chmod +x .git/hooks/$hook
+done
+rm -f ../ran
+"#;
+
+/// Disasters of others: no identity of git's, so that a checkpoint was empty, and a clean came next; one stash for all
+/// worktrees.
+#[test]
+fn nothing_of_a_repository_is_changed_or_run_and_no_identity_is_needed() {
+    let bed = Bed::without_mock();
+    let says = |line: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(bed.path("work")).env("HOME", bed.path("."));
+        let out = command.env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    says(REPOSITORY);
+    let of_git = || says("find .git nested/.git ../tree/.git -printf '%p %y %m %s %T@ %C@ %l\\n' | sort");
+    let files = || (tree(&bed.path("work/nested")), says("cat kept.txt gone.txt .gitattributes; ls ../tree"));
+    let (before, began) = (of_git(), files());
+    let line =
+        "printf 'three\\r\\n' >> kept.txt; rm gone.txt; echo new > nested/new; chmod 600 .gitattributes";
+    bed.run(shell(&bed, &["--run", "r", "--files"], line)).code(0);
+    let beside = format!("--files={}", text(&bed.path("tree")));
+    bed.run(shell(&bed, &["--run", "other", &beside], "echo theirs > ../tree/kept.txt")).code(0);
+    bed.does(&["undo", "r"]).code(0).tells(&["4 paths brought back"]);
+    assert_eq!((of_git(), files()), (before, began));
+    assert_eq!(bed.text("tree/kept.txt"), "theirs\n");
+    assert!(!bed.path("ran").exists());
+}
+
 /// A disaster of others: one stash for all worktrees, so that one agent's undo took another's work.
 #[test]
 fn two_runs_side_by_side_have_files_of_their_own() {

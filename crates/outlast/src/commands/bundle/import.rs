@@ -120,6 +120,7 @@ fn carry(
         }
         if index == 0 {
             restored = Some(files.put_down(*newest)?.changed.len());
+            files.note_put_down(*newest)?;
         }
     }
     let mut runs = Vec::new();

@@ -7,6 +7,7 @@ use outlast_files::Error;
 
 use crate::{
     program::exit_code::{REFUSED, UNAVAILABLE, USAGE},
+    render::quote::word,
     settings::store_address,
 };
 
@@ -42,15 +43,21 @@ error_rows! {
 
 fn hint_of(e: &Error) -> Option<String> {
     match e {
-        Error::Refused(refused) => match (refused.changed.first(), &refused.head) {
-            (Some(path), _) => {
-                Some(format!("`--force {path}` restores it all the same; what is there now is kept first"))
-            }
-            (None, Some((then, _))) => Some(format!(
-                "the same with `--force HEAD` restores the files and leaves the commits; \
-                 `git reset --soft {then}` takes these back, too, and is typed first"
+        Error::Refused(refused) => match (&refused.changed[..], &refused.head) {
+            ([], Some((then, _))) => Some(format!(
+                "`git reset --soft {then}`, typed first, takes the commits back, too; `--force HEAD` restores the files and \
+                 leaves the commits; a program that leaves `files_from` out goes on with the files as they are"
             )),
-            (None, None) => None,
+            (changed, head) => {
+                let head = head.as_ref().map(|_| "HEAD".to_owned());
+                let words = changed.iter().map(|path| word(path)).chain(head);
+                let words: Vec<String> = words.map(|path| format!("--force {path}")).collect();
+                let what = if words.len() == 1 { "it" } else { "them" };
+                Some(format!(
+                    "`{}` restores {what} all the same; what is there now is kept first",
+                    words.join(" ")
+                ))
+            }
         },
         Error::Busy(_) => Some("try again when it has ended".into()),
         Error::Corrupt { .. } | Error::Missing(_) => {

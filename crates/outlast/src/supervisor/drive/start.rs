@@ -262,11 +262,11 @@ fn keeper(
         ResumeAt::Entry(entry) => (history.at(Seq(entry)), format!("of before entry {entry}")),
     };
     let snapshot = found.ok_or_else(|| FilesError::NoSnapshot { run: run(), when })?;
-    let last = match is_elsewhere {
+    let known = match is_elsewhere {
         true => None,
         false => files.known(store.as_ref(), view.run.no, &history)?,
     };
-    let target = Target { snapshot, last, force, is_elsewhere };
+    let target = Target { snapshot, known, force, is_elsewhere };
     Ok((Some(Keeper::start(files, store, &history)?), Some(target)))
 }
 
