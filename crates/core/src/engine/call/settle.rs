@@ -25,9 +25,9 @@ pub enum Close {
     /// The upstream sent an error status or a broken answer.
     Failed(Bill),
     /// The request was never sent: nothing is charged, not even a call.
-    #[default]
     Void,
     /// The request may have reached the provider: the call stays charged at its reservation.
+    #[default]
     Unknown,
 }
 
