@@ -29,7 +29,10 @@ use std::{
         unix::net::UnixStream,
     },
     ptr,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -428,6 +431,19 @@ pub fn trust_until(at_ms: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the guardian has died, and this process is about to end.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Stops the calling thread for good if the guardian has died: this process is about to be killed.
+///
+/// Whoever records how a child ended calls this before: after the guardian's death this process ends its children, and that
+/// is not how they ended by themselves.
+pub fn stop_if_lost() {
+    while LOST.load(Ordering::SeqCst) {
+        thread::park();
+    }
+}
+
 /// Starts a thread that waits for the guardian's death. Then no child can be started any more, `end` gets the last line
 /// passed to [`tell`] and must end all processes below, and this process is killed: a signal to the pid that the person
 /// knows, the guardian's, thus ends it too.
@@ -436,6 +452,7 @@ pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
     let watch = move || {
         // The guardian never writes: this returns at its death.
         let _ = (&guardian.link).read(&mut [0]);
+        LOST.store(true, Ordering::SeqCst);
         spawn::close();
         end(&guardian.told.lock());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);

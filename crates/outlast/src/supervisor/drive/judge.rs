@@ -12,7 +12,10 @@ use outlast_core::{
     store::{self, Ask as _, Durability},
     words::{AttemptNo, InstanceNo},
 };
-use outlast_process::exit::{self, DeathAt, Exit, Futile, Verdict};
+use outlast_process::{
+    exit::{self, DeathAt, Exit, Futile, Verdict},
+    guardian,
+};
 use outlast_view::lines;
 use rustix::event::{PollFd, PollFlags};
 
@@ -313,6 +316,8 @@ impl Driver {
         active_ms: i64,
         then: Then,
     ) -> Result<Status, CliError> {
+        // What this supervisor ends because its guardian died is lost with both of them.
+        guardian::stop_if_lost();
         let exit = outlast_core::run::attempt::Exit {
             code: exit.code,
             signal: exit.signal,
