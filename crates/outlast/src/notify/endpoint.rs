@@ -23,6 +23,7 @@ use crate::{
     render::time,
     settings::{
         file::{self, Error},
+        keys::{Readers, read_private},
         surroundings::Surroundings,
         values,
     },
@@ -216,7 +217,8 @@ fn secret(written: &Written, directory: &Path, around: &Surroundings) -> Result<
         }
         (None, Some(file)) => {
             let path = directory.join(file);
-            std::fs::read_to_string(&path).map_err(|e| format!("secret_file: {}: {e}", path.display()))?
+            let text = read_private(&path, Readers::OwnGroup).map_err(|e| format!("secret_file: {e}"))?;
+            text.ok_or_else(|| format!("secret_file: {} is not there", path.display()))?
         }
         (None, None) => return Ok(None),
     };
@@ -393,6 +395,8 @@ fn topic_of(name: &str) -> Result<Topic, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn read(text: &str) -> Result<Endpoint, String> {
@@ -432,6 +436,26 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");
         }
+    }
+
+    // Bug: a webhook's secret was read from a file that everybody could read. Consequence: anyone on the machine could sign
+    // messages as Outlast. Cause: each place that reads a secret checked modes by itself, and this one did not.
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n").unwrap();
+        let read = |mode| {
+            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+            let table = "url = \"https://x\"\nsecret_file = \"secret\"".parse().unwrap();
+            endpoint("phone", table, &Topic::usual(), directory.path(), &Surroundings::default())
+        };
+        let error = read(0o644).unwrap_err();
+        assert!(
+            error.contains("secret_file: ") && error.contains("its mode is 0644, wanted 0600"),
+            "{error}"
+        );
+        assert!(matches!(read(0o600).unwrap().way, Way::Post { secret: Some(_), .. }));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Commands over a server (`--server`): which of them it carries, and how it is reached.
 
-use std::{ffi::OsStr, fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
+use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use outlast_core::store::Store;
 use outlast_server::{
@@ -13,7 +13,10 @@ use crate::{
         context::Context,
         error::{CliError, InputError, Result},
     },
-    settings::surroundings::Surroundings,
+    settings::{
+        keys::{Readers, read_private},
+        surroundings::Surroundings,
+    },
 };
 
 /// Variable that holds the server's API token, and the one that names a file with it. Neither is a flag: command lines
@@ -102,48 +105,11 @@ fn read_token(path: &Path) -> Result<String> {
     Ok(read_tokens(path)?.only().ok_or_else(several)?.to_owned())
 }
 
-/// Returns whether a file of this mode is kept from others. A secret that is mounted into a container belongs to root, and
-/// is read by its group.
-fn is_kept(mode: u32, is_own_group: bool) -> bool {
-    mode & if is_own_group { 0o037 } else { 0o077 } == 0
-}
-
 /// Reads the API tokens of a file: one in each line, with its bearer's name before it or without. Errors: a token of fewer
-/// than 16 characters, a line that is none, or a file that others can read.
+/// than 16 characters, a line that is none; those of [`read_private`].
 pub fn read_tokens(path: &Path) -> Result<ApiTokens> {
     let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
-    let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
-    let groups = rustix::process::getgroups().map_err(|e| bad(e.to_string()))?;
-    let is_own_group = rustix::process::getegid().as_raw() == meta.gid()
-        || groups.iter().any(|group| group.as_raw() == meta.gid());
-    if !is_kept(meta.mode(), is_own_group) {
-        return Err(bad(format!(
-            "it has mode {:o}, and others must not read it (wanted 0600, or 0440 with a group of this process)",
-            meta.mode() & 0o777
-        ))
-        .into());
-    }
-    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    let text = read_private(path, Readers::OwnGroup)?;
+    let text = text.ok_or_else(|| bad("there is no such file".into()))?;
     Ok(ApiTokens::parse(&text).map_err(|e| bad(e.to_string()))?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_secret_is_read_by_its_owner_and_at_most_by_the_processs_own_group() {
-        for (mode, is_own_group, wanted) in [
-            (0o600, false, true),
-            (0o400, false, true),
-            (0o440, true, true),
-            (0o640, true, true),
-            (0o440, false, false),
-            (0o660, true, false),
-            (0o444, true, false),
-            (0o604, true, false),
-        ] {
-            assert_eq!(is_kept(mode, is_own_group), wanted, "{mode:o}, {is_own_group}");
-        }
-    }
 }

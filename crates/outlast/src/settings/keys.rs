@@ -1,7 +1,12 @@
 //! Keys of the providers: from the environment, or from one private file. Never a flag, never stored, never
 //! shown.
 
-use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
+use std::{
+    fmt,
+    io::Read,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use outlast_server::dialect::Upstream;
 
@@ -54,9 +59,9 @@ impl fmt::Debug for Key {
 /// Error of a key, or of the file of keys, that is not accepted. No variant holds a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("{} holds keys and others can read it: its mode is {mode:04o}, wanted 0600", path.display())]
-    Readable { path: PathBuf, mode: u32 },
-    #[error("{} holds keys and belongs to user {owner}, not to user {user}", path.display())]
+    #[error("{} holds a secret and others can read it: its mode is {mode:04o}, wanted {}", path.display(), readers.wanted())]
+    Readable { path: PathBuf, mode: u32, readers: Readers },
+    #[error("{} holds a secret and belongs to user {owner}, not to user {user}", path.display())]
     Foreign { path: PathBuf, owner: u32, user: u32 },
     #[error("cannot read {}: {why}", path.display())]
     Unreadable { path: PathBuf, why: String },
@@ -103,7 +108,7 @@ impl Keys {
         }
         if keys.0.iter().any(Option::is_none)
             && let Some(path) = around.config_directory().map(|d| d.join("env"))
-            && let Some(text) = read_private(&path)?
+            && let Some(text) = read_private(&path, Readers::Owner)?
         {
             let kept = parse(&text, &path)?;
             keys.0.iter_mut().zip(kept.0).for_each(|(key, kept)| *key = key.take().or(kept));
@@ -125,10 +130,35 @@ impl Keys {
     }
 }
 
-/// Returns a private file's text; `None` if there is no file. Errors: the file is another user's, or others can read
-/// it.
-pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
-    let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
+/// Users who may read a file of secrets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    Owner,
+    /// The file's group too, if this process is in it. A secret that is mounted into a container belongs to root, and is
+    /// read by its group.
+    OwnGroup,
+}
+
+impl Readers {
+    fn wanted(self) -> &'static str {
+        match self {
+            Readers::Owner => "0600",
+            Readers::OwnGroup => "0600, or 0440 with a group of this process",
+        }
+    }
+
+    /// Returns whether a file of this mode is kept from everybody else.
+    fn are_all(self, mode: u32, is_own_group: bool) -> bool {
+        let others = if self == Readers::OwnGroup && is_own_group { 0o037 } else { 0o077 };
+        mode & others == 0
+    }
+}
+
+/// Returns the text of a file that holds a secret; `None` if there is no file. Every such file is read here.
+///
+/// Errors: others than `readers` can read it; with [`Readers::Owner`], the file is another user's.
+pub fn read_private(path: &Path, readers: Readers) -> Result<Option<String>, Error> {
+    let unreadable = |e: std::io::Error| Error::Unreadable { path: path.to_owned(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -137,11 +167,13 @@ pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     // Metadata of the open file, so that the file that is checked is the one that is read.
     let meta = file.metadata().map_err(unreadable)?;
     let (mode, user) = (meta.mode() & 0o7777, rustix::process::geteuid().as_raw());
-    if mode & 0o077 != 0 {
-        return Err(Error::Readable { path: path.clone(), mode });
+    let groups = rustix::process::getgroups().map_err(|e| unreadable(e.into()))?;
+    let mut groups = groups.into_iter().chain([rustix::process::getegid()]);
+    if !readers.are_all(mode, groups.any(|group| group.as_raw() == meta.gid())) {
+        return Err(Error::Readable { path: path.to_owned(), mode, readers });
     }
-    if meta.uid() != user {
-        return Err(Error::Foreign { path: path.clone(), owner: meta.uid(), user });
+    if readers == Readers::Owner && meta.uid() != user {
+        return Err(Error::Foreign { path: path.to_owned(), owner: meta.uid(), user });
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(unreadable)?;
@@ -213,6 +245,23 @@ mod tests {
             assert!(error.hint().unwrap().ends_with("/.config/outlast/env"));
         }
         assert!(load(&[], Some(("OPENAI_API_KEY=x", 0o400))).is_ok());
+    }
+
+    #[test]
+    fn a_secret_is_read_by_its_owner_and_at_most_by_the_processs_own_group() {
+        for (mode, is_own_group, wanted) in [
+            (0o600, false, true),
+            (0o400, false, true),
+            (0o440, true, true),
+            (0o640, true, true),
+            (0o440, false, false),
+            (0o660, true, false),
+            (0o444, true, false),
+            (0o604, true, false),
+        ] {
+            assert_eq!(Readers::OwnGroup.are_all(mode, is_own_group), wanted, "{mode:o}, {is_own_group}");
+            assert_eq!(Readers::Owner.are_all(mode, is_own_group), mode & 0o077 == 0, "{mode:o}");
+        }
     }
 
     #[test]

@@ -138,7 +138,8 @@ fn key(written: &Written, directory: &Path, around: &Surroundings) -> Result<Opt
         },
         (None, Some(file)) => {
             let path = directory.join(file);
-            let text = keys::read_private(&path).map_err(|e| format!("api_key_file: {e}"))?;
+            let text = keys::read_private(&path, keys::Readers::OwnGroup)
+                .map_err(|e| format!("api_key_file: {e}"))?;
             let text = text.ok_or_else(|| format!("api_key_file: {} is not there", path.display()))?;
             match text.trim() {
                 "" => Err(format!("api_key_file: {} is empty", path.display())),

@@ -8,7 +8,7 @@ use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer, pem::PemObje
 
 use crate::{
     program::error::{BundleError, CliError},
-    settings::keys::read_private,
+    settings::keys::{Readers, read_private},
 };
 
 /// Length of a signature in bytes.
@@ -34,7 +34,7 @@ impl Signer {
         if let Ok(text) = fs::read(path) {
             parse(&text)?;
         }
-        let text = read_private(&path.to_owned())?.ok_or_else(|| bad("there is no such file".into()))?;
+        let text = read_private(path, Readers::Owner)?.ok_or_else(|| bad("there is no such file".into()))?;
         let key = parse(text.as_bytes())?;
         let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(key.secret_pkcs8_der());
         Ok(Signer(key.map_err(|e| bad(format!("it is no key of Ed25519 ({e})")))?))
