@@ -207,7 +207,7 @@ pub enum Work<'a> {
 pub enum Needs<'a> {
     /// The store, after [`strays::look_after`].
     Store,
-    /// As `Store`, and made if there is none yet: a dump may be restored to it, a budget be set before its first run.
+    /// As `Store`, and made if there is none yet: a budget may be set before its first run.
     StoreOrNew,
     /// The store as it is.
     AsItIs,
@@ -365,13 +365,15 @@ impl Command {
                 (Persons, missing, printed(args, repair::migrate))
             }
             Command::State(args) => {
-                let (rule, needs) = match &args.command {
-                    state::StateCommand::Restore(_) => (Persons, StoreOrNew),
-                    state::StateCommand::Keep(keep) => (if_changes(keep.versions.is_some()), Store),
-                    _ => (Free, Store),
-                };
                 let missing = Missing("use the routes below /v1/state, or outlast.Statehouse");
-                (rule, missing, on(needs, args, state::state))
+                let (rule, work) = match &args.command {
+                    state::StateCommand::Restore(args) => (Persons, printed(args, state::restore)),
+                    state::StateCommand::Keep(keep) => {
+                        (if_changes(keep.versions.is_some()), on(Store, args, state::state))
+                    }
+                    _ => (Free, on(Store, args, state::state)),
+                };
+                (rule, missing, work)
             }
             Command::Ctx(args) => (Free, ThisMachine, on(AsItIs, args, ctx::ctx)),
             Command::ShellInit(args) => (Free, ThisMachine, printed(args, loops::print)),

@@ -199,9 +199,17 @@ fn a_bundle_without_the_signature_that_is_wanted_is_refused_and_nothing_is_writt
         assert!(!bed.path("new").exists());
         assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 0, "no store is left behind");
     }
+    // Bug: a torn bundle on standard input left a directory beside the store, and its refusal named a file in there.
+    let mut piped = there(&bed, &["import", "-"]);
+    piped.stdin(fs::File::open(bed.write("torn", "half")).unwrap());
+    bed.run(piped).code(1).tells(&["standard input is no bundle"]);
+    let mut restore = there(&bed, &["state", "restore"]);
+    restore.stdin(fs::File::open(bed.path("torn")).unwrap());
+    bed.run(restore).code(1).tells(&["the dump, line 1", "nothing was restored"]);
+    assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 0, "nothing is left behind");
     bed.run(import("../public", &bundle)).code(0);
     bed.run(there(&bed, &["show", "r"])).code(0);
-    bed.run(there(&bed, &["import", text(&unsigned)])).code(1).tells(&["is in this store already"]);
+    bed.run(there(&bed, &["import", text(&unsigned)])).code(1).tells(&["exists already"]);
 }
 
 #[test]

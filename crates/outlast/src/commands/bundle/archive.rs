@@ -111,10 +111,10 @@ fn write(
     Ok(digest)
 }
 
-/// Reads the whole file and returns its digest. With a key, it must have the signature of that key. Errors: `NotOne`,
-/// `Damaged`, `Unsigned`.
-pub fn check(file: &Path, verifier: Option<&Verifier>) -> Result<Digest, BundleError> {
-    let name = || file.display().to_string();
+/// Reads the whole file and returns its digest. `name`: what people call it. With a key, it must have the signature of that
+/// key. Errors: `NotOne`, `Damaged`, `Unsigned`.
+pub fn check(file: &Path, name: &str, verifier: Option<&Verifier>) -> Result<Digest, BundleError> {
+    let name = || name.to_owned();
     let mut read = File::open(file).map_err(|why| BundleError::Unread { file: name(), why })?;
     let (mut head, mut sum) = ([0; 4], Summed { to: io::sink(), sum: Sha256::new() });
     if read.read_exact(&mut head).is_err() || head != ZSTD {
@@ -194,7 +194,7 @@ mod tests {
         let names = [MANIFEST.to_owned(), STORE.to_owned()];
         let digest = pack(&from, &names, &file, None).unwrap();
         assert!(matches!(pack(&from, &names, &file, None), Err(BundleError::Exists { .. })));
-        assert_eq!(check(&file, None).unwrap(), digest);
+        assert_eq!(check(&file, "b", None).unwrap(), digest);
         assert_eq!(manifest(&file).unwrap().unwrap(), b"{}");
         fs::create_dir(&to).unwrap();
         unpack(&file, &to).unwrap();
@@ -202,7 +202,7 @@ mod tests {
         let whole = fs::read(&file).unwrap();
         let code = |bytes: &[u8]| {
             fs::write(&file, bytes).unwrap();
-            check(&file, None).unwrap_err().fact().0
+            check(&file, "b", None).unwrap_err().fact().0
         };
         for len in [4, 40, FOOT, whole.len() / 2, whole.len() - FOOT, whole.len() - 1] {
             assert_eq!(code(&whole[..len]), "bundle_damaged", "{len}");
@@ -233,12 +233,12 @@ mod tests {
         let (names, key) = ([MANIFEST.to_owned()], signer.verifier());
         pack(dir.path(), &names, &plain, None).unwrap();
         let digest = pack(dir.path(), &names, &signed, Some(&signer)).unwrap();
-        assert_eq!(check(&signed, None).unwrap(), digest, "whoever has no key reads it too");
-        assert_eq!(check(&signed, Some(&key)).unwrap(), digest);
+        assert_eq!(check(&signed, "b", None).unwrap(), digest, "whoever has no key reads it too");
+        assert_eq!(check(&signed, "b", Some(&key)).unwrap(), digest);
         assert_eq!(manifest(&signed).unwrap().unwrap(), b"{}");
         let code = |bytes: &[u8]| {
             fs::write(&forged, bytes).unwrap();
-            check(&forged, Some(&key)).map_err(|e| e.fact().0)
+            check(&forged, "b", Some(&key)).map_err(|e| e.fact().0)
         };
         // Whoever changes something can also make the digest anew.
         let again = |bytes: &[u8]| [bytes, &foot(&Digest::of(bytes))].concat();

@@ -41,27 +41,26 @@ pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u
     let here = context.around.directory();
     let verifier = args.verify.as_ref().map(|key| Verifier::read(&here.join(key))).transpose()?;
     let (is_piped, named) = (args.file == Path::new("-"), here.join(&args.file));
-    // A file that is none, or a directory that cannot be made, leaves no store behind.
-    let checked = if is_piped { None } else { Some(archive::check(&named, verifier.as_ref())?) };
-    // Whoever can write a file could change it after the look: a signature is that of a copy.
-    let received = (is_piped || verifier.is_some()).then(|| Workplace::new(context)).transpose()?;
-    let file = match &received {
-        Some(place) if is_piped => place.receive(&mut std::io::stdin().lock())?,
-        Some(place) => place.receive(&mut File::open(&named)?)?,
-        None => named,
+    let name = if is_piped { "standard input".to_owned() } else { named.display().to_string() };
+    // What is judged and unpacked is one copy: whoever can write the file could change it after the look. A file that is no
+    // bundle, or a directory that cannot be made, leaves nothing behind.
+    let place = Workplace::new(context)?;
+    let file = match is_piped {
+        true => place.receive(&mut std::io::stdin().lock())?,
+        false => match File::open(&named) {
+            Ok(mut named) => place.receive(&mut named)?,
+            Err(why) => return Err(BundleError::Unread { file: name, why }.into()),
+        },
     };
-    let digest = match checked.filter(|_| received.is_none()) {
-        Some(digest) => digest,
-        None => archive::check(&file, verifier.as_ref())?,
-    };
-    let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
+    let digest = archive::check(&file, &name, verifier.as_ref())?;
+    let manifest = Manifest::of(archive::manifest(&file)?, &name)?;
     if let Some(old) = manifest.directory.as_deref().filter(|_| context.has_no_file()) {
         directory(old, place_of(args, &manifest), context)?;
     }
     let store = context.open(true, Kept::default())?;
     strays::look_after(&*store, context);
     let bundle = (file.as_path(), digest, &manifest);
-    let run = carry(args, bundle, received, (&*store, context), page).map_err(|e| e.called(&*store))?;
+    let run = carry(args, bundle, place, (&*store, context), page).map_err(|e| e.called(&*store))?;
     if !args.resume {
         return Ok(exit_code::OK);
     }
@@ -77,11 +76,11 @@ pub fn import(args: &ImportArgs, context: &Context, page: &mut Page) -> Result<u
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_code::FAILED))
 }
 
-/// Makes the run, prints that, and returns its id. `received`: where the bundle is that came over standard input.
+/// Makes the run, prints that, and returns its id. `place`: where the bundle is unpacked.
 fn carry(
     args: &ImportArgs,
     (file, digest, manifest): (&Path, Digest, &Manifest),
-    received: Option<Workplace>,
+    place: Workplace,
     (store, context): (&dyn Store, &Context),
     page: &mut Page,
 ) -> Result<String> {
@@ -91,7 +90,6 @@ fn carry(
         let run = String::from_utf8_lossy(&ids).split(' ').next().unwrap_or_default().to_owned();
         return before(store, run, page);
     }
-    let place = received.map_or_else(|| Workplace::new(context), Ok)?;
     archive::unpack(file, &place.path)?;
     let bundle = place.store(context, false)?;
     let (mut family, _) = whole::family(&*bundle, find::run(&*bundle, &manifest.run)?)?;

@@ -11,7 +11,7 @@ mod sign;
 
 use std::{
     fs::{DirBuilder, File},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
 };
 
 use outlast_core::{
@@ -61,8 +61,8 @@ struct Manifest {
 
 impl Manifest {
     /// Reads a manifest's text. Errors: `NotOne`, `Newer`.
-    fn of(text: Option<Vec<u8>>, file: &Path) -> Result<Manifest, BundleError> {
-        let file = || file.display().to_string();
+    fn of(text: Option<Vec<u8>>, file: &str) -> Result<Manifest, BundleError> {
+        let file = || file.to_owned();
         let read = text.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
         match read.ok_or_else(|| BundleError::NotOne { file: file() })? {
             Manifest { format, outlast, .. } if format > FORMAT => {
@@ -85,20 +85,29 @@ fn bundles(context: &Context) -> Result<PathBuf> {
     Ok(run_directory::of_store(&context.place, "bundles", &context.around)?)
 }
 
-/// Directory beside the store in which one bundle at a time is packed or unpacked. It goes when this is dropped; what a
-/// kill has left there goes first.
+/// Directory beside the store in which one bundle at a time is packed or unpacked. It goes when this is dropped, and the one
+/// above it if no other bundle is there; what a kill has left there goes first.
 struct Workplace {
     path: PathBuf,
+    parent: PathBuf,
     _alone: File,
 }
 
 impl Workplace {
     fn new(context: &Context) -> Result<Workplace> {
         let (parent, mut make) = (bundles(context)?, DirBuilder::new());
-        make.recursive(true).mode(0o700).create(&parent)?;
-        let alone = File::open(&parent)?;
-        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).map_err(std::io::Error::from)?;
-        let place = Workplace { path: parent.join("work"), _alone: alone };
+        let alone = loop {
+            make.recursive(true).mode(0o700).create(&parent)?;
+            let alone = File::open(&parent)?;
+            rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive)
+                .map_err(std::io::Error::from)?;
+            // Who had the lock before may have removed the directory.
+            if fs::metadata(&parent).is_ok_and(|now| alone.metadata().is_ok_and(|had| had.ino() == now.ino()))
+            {
+                break alone;
+            }
+        };
+        let place = Workplace { path: parent.join("work"), parent, _alone: alone };
         place.clear()?;
         make.create(place.path.join(archive::FILES))?;
         Ok(place)
@@ -132,8 +141,9 @@ impl Workplace {
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        // What stays goes with the next bundle.
+        // What stays goes with the next bundle. A directory that holds another bundle is not removed.
         let _ = self.clear();
+        let _ = fs::remove_dir(&self.parent);
     }
 }
 
@@ -211,8 +221,8 @@ fn leave(
     }
     let (digest, manifest) = match file.exists() {
         true if goes_on => {
-            let digest = archive::check(&file, signer.map(Signer::verifier).as_ref())?;
-            let manifest = Manifest::of(archive::manifest(&file)?, &file)?;
+            let digest = archive::check(&file, &begun.bundle, signer.map(Signer::verifier).as_ref())?;
+            let manifest = Manifest::of(archive::manifest(&file)?, &begun.bundle)?;
             if manifest.run != view.run.id.as_str() {
                 return Err(BundleError::Exists { file: begun.bundle }.into());
             }

@@ -141,46 +141,66 @@ fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>> {
     Ok(agents)
 }
 
-pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result {
-    let input: Box<dyn BufRead> = match &args.file {
-        Some(path) => Box::new(BufReader::new(
-            File::open(path).map_err(|why| InputError::NoDump { path: path.clone(), why })?,
-        )),
-        None => Box::new(io::stdin().lock()),
-    };
-    let (mut commits, mut there, mut left_out) = (0, 0, 0);
-    for (n, line) in (1..).zip(input.lines()) {
-        let line = line.map_err(|e| bad(n, e))?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let dumped: Dumped = serde_json::from_str(&line).map_err(|e| bad(n, e))?;
-        let id = dumped.id();
-        let mut changes = Vec::with_capacity(dumped.operations.len());
-        for operation in dumped.operations {
-            match operation.change(n)? {
-                Some(change) => changes.push(change),
-                None => left_out += 1,
+/// Commits of a dump that was read and judged as a whole, ready to be written.
+pub struct Commits {
+    commits: Vec<(Arc<str>, Vec<Change>)>,
+    /// Number of operations left out, of namespaces that only their runs, or only Outlast itself, write.
+    left_out: i64,
+}
+
+impl Commits {
+    /// Reads a whole dump, so that nothing of a bad one is written, and no store is made for it. Errors: `bad_dump`.
+    pub fn read(args: &RestoreArgs) -> Result<Commits> {
+        let input: Box<dyn BufRead> = match &args.file {
+            Some(path) => Box::new(BufReader::new(
+                File::open(path).map_err(|why| InputError::NoDump { path: path.clone(), why })?,
+            )),
+            None => Box::new(io::stdin().lock()),
+        };
+        let (mut commits, mut left_out) = (Vec::new(), 0);
+        for (n, line) in (1..).zip(input.lines()) {
+            let line = line.map_err(|e| bad(n, e))?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let dumped: Dumped = serde_json::from_str(&line).map_err(|e| bad(n, e))?;
+            let id = dumped.id();
+            let mut changes = Vec::with_capacity(dumped.operations.len());
+            for operation in dumped.operations {
+                match operation.change(n)? {
+                    Some(change) => changes.push(change),
+                    None => left_out += 1,
+                }
+            }
+            if !changes.is_empty() {
+                commits.push((id, changes));
             }
         }
-        if changes.is_empty() {
-            continue;
+        Ok(Commits { commits, left_out })
+    }
+
+    /// Writes the commits that the store does not have, in their order.
+    pub fn restore(self, store: &dyn Store, page: &mut Page) -> Result {
+        let (mut commits, mut there) = (0, 0);
+        for (id, changes) in self.commits {
+            let put = Put { actor: None, changes, transaction: Some(id) };
+            // A transaction that was committed under this id before returns no versions.
+            let is_new = !store.ask(put, Durability::Synced).wait()?.versions.is_empty();
+            *(if is_new { &mut commits } else { &mut there }) += 1;
         }
-        let put = Put { actor: None, changes, transaction: Some(id) };
-        // A transaction that was committed under this id before returns no versions.
-        if store.ask(put, Durability::Synced).wait()?.versions.is_empty() { there += 1 } else { commits += 1 }
+        let left_out = self.left_out;
+        if left_out > 0 {
+            say(&format!(
+                "{} left out, of namespaces that only their runs, or only Outlast itself, write",
+                some(left_out, "operation")
+            ));
+        }
+        if page.look.json {
+            return Ok(page.json(&serde_json::json!({ "commits": commits, "commits_there": there, "operations_left_out": left_out }))?);
+        }
+        let there = if there > 0 { format!("; {there} were there already") } else { String::new() };
+        Ok(page.line(&format!("{} restored{there}", some(commits, "commit")))?)
     }
-    if left_out > 0 {
-        say(&format!(
-            "{} left out, of namespaces that only their runs, or only Outlast itself, write",
-            some(left_out, "operation")
-        ));
-    }
-    if page.look.json {
-        return Ok(page.json(&serde_json::json!({ "commits": commits, "commits_there": there, "operations_left_out": left_out }))?);
-    }
-    let there = if there > 0 { format!("; {there} were there already") } else { String::new() };
-    Ok(page.line(&format!("{} restored{there}", some(commits, "commit")))?)
 }
 
 impl Dumped {

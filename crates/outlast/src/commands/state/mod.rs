@@ -20,7 +20,7 @@ use outlast_server::{
 };
 
 use super::prelude::*;
-use crate::render::time::rfc3339;
+use crate::{render::time::rfc3339, supervisor::strays};
 
 /// Inspect and manage the agents' versioned state, current or at an earlier time
 ///
@@ -221,8 +221,16 @@ pub fn state(args: &StateArgs, Desk { store, page, wait, .. }: Desk) -> Result {
         StateCommand::Replay(args) => replay(store, args, page, wait),
         StateCommand::Keep(args) => keep(store, args, page),
         StateCommand::Dump(args) => dump::dump(store, args, page),
-        StateCommand::Restore(args) => dump::restore(store, args, page),
+        StateCommand::Restore(args) => dump::Commits::read(args)?.restore(store, page),
     }
+}
+
+/// Restores a dump, in a new store if there is none: it is made once the dump is judged.
+pub fn restore(args: &RestoreArgs, context: &Context, page: &mut Page) -> Result {
+    let commits = dump::Commits::read(args)?;
+    let store = context.open(true, Default::default())?;
+    strays::look_after(&*store, context);
+    commits.restore(&*store, page)
 }
 
 fn get(store: &dyn Store, args: &GetArgs, page: &mut Page) -> Result {

@@ -34,7 +34,7 @@ error_rows! {
         #[error("run {run} is a part of run {parent}, which it cannot leave")]
         Child { run: String, parent: String } => ("run_has_parent", REFUSED),
             format!("`outlast export {parent} --bundle FILE` takes all of it along");
-        #[error("run {run} is in this store already{}", if *.moved { ", where it was moved away from" } else { "" })]
+        #[error("run {run} exists already{}", if *.moved { ", and was moved away from here" } else { "" })]
         Here { run: String, moved: bool } => ("run_exists", REFUSED), match moved {
             true => format!("`outlast rm {run}` deletes what stayed here; then it can come back"),
             false => format!("`outlast show {run}` tells of it; nothing was changed"),

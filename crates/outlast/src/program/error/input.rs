@@ -46,9 +46,7 @@ error_rows! {
         #[error("cannot read the dump {}: {why}", .path.display())]
         NoDump { path: PathBuf, why: io::Error } => ("bad_dump", REFUSED), "`outlast state dump > FILE` writes one";
         #[error("the dump, line {line}: {why}")]
-        Dump { line: usize, why: String } => ("bad_dump", REFUSED), match line {
-            1 => "nothing was restored; `outlast state dump > FILE` writes a dump",
-            _ => "what came before that line was restored; the same restore goes on behind it",
-        };
+        Dump { line: usize, why: String } => ("bad_dump", REFUSED),
+            "nothing was restored; `outlast state dump > FILE` writes a dump";
     }
 }
