@@ -168,7 +168,6 @@ impl Error {
     pub fn run_id_mut(&mut self) -> Option<&mut String> {
         match self {
             Error::UnknownRun { id }
-            | Error::RunExists { id }
             | Error::NotWhole { id, .. }
             | Error::RunHeld { id, .. }
             | Error::RunEnded { id, .. }
@@ -188,7 +187,9 @@ impl Error {
             | Error::UnknownSnapshot { id, .. }
             | Error::UnknownAttempt { id, .. }
             | Error::TooManyApprovals { id, .. } => Some(id),
-            Error::NewerRun { .. }
+            // The id itself is what is taken, whatever name the run has.
+            Error::RunExists { .. }
+            | Error::NewerRun { .. }
             | Error::InstanceDead
             | Error::HeartbeatMoved { .. }
             | Error::AlreadySettled { .. }
@@ -218,8 +219,8 @@ impl Error {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),
             Error::UnknownBudget { .. } => "list budgets with `outlast budgets`".into(),
-            Error::RunExists { .. } => {
-                "of a fork: give it an id of its own with --id, or its point a name of its own".into()
+            Error::RunExists { id } => {
+                format!("`outlast show {id}` tells of it; a fork is given another id with --id")
             }
             Error::UnknownItem { id, .. } => {
                 format!("`outlast inspect {id}` and `outlast export {id}` show what there is")
