@@ -261,7 +261,9 @@ impl Engine {
 
     /// Returns the number of a run's calls whose charge is an estimate.
     fn estimated_calls(&self, py: Python<'_>, run: i64) -> PyResult<i64> {
-        self.shared.read(py, |core| unheld::estimated_calls(&*core.store, RunNo(run)))
+        self.shared.read(py, |core| {
+            Ok::<_, Failure>(core.store.run(RunNo(run))?.map_or(0, |view| view.run.own.estimated_calls))
+        })
     }
 
     /// Returns lines for people about what no limit of the run holds. Errors: `UnknownRun`.

@@ -38,16 +38,6 @@ pub fn unpriced(count: i64) -> Option<String> {
     (count > 0).then(|| format!("unpriced  {}: what has no known price is in no sum", calls(count)))
 }
 
-/// Returns the number of a run's calls whose charge is an estimate: no usage came. The time grows with the number of
-/// entries.
-pub fn estimated_calls(store: &dyn Store, run: RunNo) -> Result<i64, store::Error> {
-    let mut count = 0;
-    for entry in entries::each(store, run) {
-        count += i64::from(entry?.call.is_some_and(|call| call.estimated));
-    }
-    Ok(count)
-}
-
 /// Returns the line about `count` calls whose charge is an estimate; `None` if there are none.
 pub fn estimated(count: i64) -> Option<String> {
     (count > 0).then(|| format!("estimated {} without usage, charged at the reservation", calls(count)))

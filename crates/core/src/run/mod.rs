@@ -446,6 +446,9 @@ pub struct Own {
     pub unpaid_calls: i64,
     /// Amount that stays reserved for calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
+    /// Number of `calls` whose charge is an estimate: no usage came.
+    #[serde(default)]
+    pub estimated_calls: i64,
 }
 
 impl Own {
@@ -460,6 +463,7 @@ impl Own {
             calls: e.spent[Unit::Calls],
             unpaid_calls: i64::from(e.is_unpaid()),
             doubt_nano_usd: if e.is_lost() { e.held.cost() } else { 0 },
+            estimated_calls: i64::from(e.call.as_ref().is_some_and(|call| call.estimated)),
         }
     }
 
@@ -477,9 +481,10 @@ impl Own {
         self.calls += after.calls - before.calls;
         self.unpaid_calls += after.unpaid_calls - before.unpaid_calls;
         self.doubt_nano_usd += after.doubt_nano_usd - before.doubt_nano_usd;
+        self.estimated_calls += after.estimated_calls - before.estimated_calls;
     }
 
-    /// Returns the number of calls that were paid.
+    /// Returns the number of calls that were paid or may be: those in doubt are among them.
     pub fn paid_calls(&self) -> i64 {
         self.calls - self.unpaid_calls
     }

@@ -169,7 +169,7 @@ impl JobReport {
             by_attempt: BTreeMap::new(),
             failures: Vec::new(),
             unheld: unheld::lines(store, &view)?,
-            estimated: unheld::estimated(unheld::estimated_calls(store, no)?),
+            estimated: unheld::estimated(view.run.own.estimated_calls),
             now: store.now()?,
             job,
             view,

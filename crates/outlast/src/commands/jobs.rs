@@ -52,7 +52,8 @@ pub fn jobs(args: &JobsArgs, Desk { store, page, .. }: Desk) -> Result {
     }
     page.text(&table(&jobs, now).render(page.look, 0))?;
     for (view, lines) in jobs.iter().zip(&unheld) {
-        for line in view.run.why().iter().chain(lines) {
+        let estimated = unheld::estimated(view.run.own.estimated_calls);
+        for line in view.run.why().iter().chain(lines).chain(&estimated) {
             page.line(&look::clean_line(&format!("{}: {line}", name(view)), usize::MAX))?;
         }
     }

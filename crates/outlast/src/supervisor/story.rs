@@ -37,11 +37,18 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
     say(&format!("attempt {attempt} died ({exit}); starting attempt {}{wait}{replayed}", attempt + 1));
 }
 
-/// Prints the summary line at a run's end. Calls that failed and cost nothing are told apart from what was paid.
+/// Prints the summary line at a run's end.
 pub fn end(view: &RunView, attempts: &[Attempt]) {
+    say(&summary(view, attempts));
+}
+
+/// Sums up a run in a line. Calls that failed and cost nothing are told apart from what was paid, and where calls are in
+/// doubt, none is said to be paid.
+fn summary(view: &RunView, attempts: &[Attempt]) -> String {
     let own = view.run.own;
     let paid = some(own.paid_calls(), "call");
-    let is_free = own.cost_nano_usd == 0 && own.paid_calls() > 0;
+    let is_in_doubt = own.doubt_nano_usd > 0;
+    let is_free = own.cost_nano_usd == 0 && own.paid_calls() > 0 && !is_in_doubt;
     let (cost, below) = (usd(own.cost_nano_usd), beside(view::with_children(view)));
     let mut parts = vec![
         format!("{} · {}", called(view), view.run.status.name()),
@@ -49,6 +56,7 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
             Some(_) if is_free => format!("{paid} without a known list price, not billed"),
             Some(_) => format!("{paid} at a list price of {cost} usd{below}, not billed"),
             None if is_free => format!("{paid}, nothing paid"),
+            None if is_in_doubt => format!("{paid} for {cost} usd{below}"),
             None => format!("{paid} paid {cost} usd{below}"),
         },
     ];
@@ -63,8 +71,11 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
         };
         parts.push(format!("{} replayed{saved}", some(view.run.replayed, "answer")));
     }
-    if own.doubt_nano_usd > 0 {
+    if is_in_doubt {
         parts.push(format!("{} usd in doubt", usd(own.doubt_nano_usd)));
+    }
+    if own.estimated_calls > 0 {
+        parts.push(format!("{} estimated", some(own.estimated_calls, "call")));
     }
     let unread = attempt::unread(attempts);
     if unread > 0 {
@@ -73,7 +84,7 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     if attempts.len() > 1 {
         parts.push(some(attempts.len() as i64, "attempt"));
     }
-    say(&parts.join(" · "));
+    parts.join(" · ")
 }
 
 /// Reports that the command asked the proxy for nothing, and why that may be. `tools`: number of its recorded tool calls.
@@ -166,4 +177,42 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
         let _ = writeln!(std::io::stdout(), "{told}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outlast_core::{
+        engine::Start,
+        envelope::Amounts,
+        memory::MemoryStore,
+        run::Own,
+        store::{Ask as _, Durability, Store as _},
+        words::{ManualClock, Micros, RunId},
+    };
+
+    use super::*;
+
+    #[test]
+    fn calls_in_doubt_are_not_said_to_be_paid_and_estimates_are_told() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(0))));
+        let run = store.run_verb(Start::new(RunId::new("r").unwrap()), Durability::Synced).unwrap().run;
+        let mut view = store.run(run).unwrap().unwrap();
+        let mut told = |own: Own| {
+            (view.run.own, view.envelope.spent) = (own, Amounts::of(own.cost_nano_usd, 0));
+            summary(&view, &[])
+        };
+        let paid = Own { cost_nano_usd: 20_000_000, calls: 2, ..Own::default() };
+        assert_eq!(told(paid), "r · interrupted · 2 calls paid 0.02 usd");
+        assert_eq!(
+            told(Own { calls: 3, doubt_nano_usd: 10_000_000, estimated_calls: 1, ..paid }),
+            "r · interrupted · 3 calls for 0.02 usd · 0.01 usd in doubt · 1 call estimated"
+        );
+        assert_eq!(
+            told(Own { calls: 1, doubt_nano_usd: 10_000_000, ..Own::default() }),
+            "r · interrupted · 1 call for 0.00 usd · 0.01 usd in doubt",
+            "it may be paid yet"
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use outlast::program::find::{self, Verb};
 use outlast_core::{
     engine::{
+        call::settle::{Bill, Close},
         item::{ClaimItem, ItemEnd, RecordItem},
         op::Actor,
         run::{
@@ -356,6 +357,18 @@ fn a_run_is_forked_from_a_snapshot_an_attempt_or_a_time() {
     assert_eq!((told["job"]["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
     let fork = story.store.run_no(&outlast_core::words::id::RunId::new("early").unwrap()).unwrap().unwrap();
     assert_eq!(story.store.run(fork).unwrap().unwrap().run.parent, Some(run));
+}
+
+#[test]
+fn estimates_are_told_beside_a_jobs_money() {
+    let story = Story::empty();
+    let run = story.start("j", None, Spec { job: Some("j".into()), ..Spec::default() });
+    let actor = story.claim(run, story.register(7), false);
+    let seq = story.go(actor, "x");
+    story.settle(actor, seq, Close::Done(Bill::Reservation), 200, None);
+    for line in ["outlast jobs", "outlast inspect j"] {
+        assert!(shown(&story, line).contains("estimated 1 call without usage"), "{line}");
+    }
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Story {
         }
     }
 
-    fn settle(&self, actor: Actor, seq: Seq, close: Close, http_status: u16, error: Option<&str>) {
+    pub fn settle(&self, actor: Actor, seq: Seq, close: Close, http_status: u16, error: Option<&str>) {
         let answer = matches!(close, Close::Done(_)).then(|| Payload::encode(b"answer"));
         let entry = self.store.entry(actor.run, seq).unwrap().unwrap();
         self.ask(Settle {

@@ -106,7 +106,14 @@ pub fn a_runs_own_sums_are_those_of_its_own_calls(s: &Stage) {
     let lost = driver.call("lost");
     driver.lost(lost);
     child.buys("child's", 30);
-    let own = Own { cost_nano_usd: 70, tokens: 70, calls: 3, unpaid_calls: 1, doubt_nano_usd: FULL };
+    let own = Own {
+        cost_nano_usd: 70,
+        tokens: 70,
+        calls: 3,
+        unpaid_calls: 1,
+        doubt_nano_usd: FULL,
+        ..Own::default()
+    };
     assert_eq!(s.row(parent).own, own);
     assert_eq!((s.money(parent).2, s.spent(parent, Unit::Calls)), (100, 4));
     assert_eq!(s.row(child.run).own.cost_nano_usd, 30);
