@@ -3,7 +3,7 @@ if [ -n "${ZSH_VERSION-}" ]; then
     setopt POSIX_TRAPS TRAPS_ASYNC
 fi
 if __outlast_verb open; then
-    trap 'outlast_exit "$?"' EXIT
+    trap "outlast_exit \"\$?\" ${__outlast_in-}" EXIT
     __outlast_catch
     __outlast_release
     # bash knows aliases in scripts only when it is told.

@@ -34,13 +34,19 @@ __outlast_signal() {
     exec "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" die "$2"
 }
 
+# A bash in a function when its EXIT trap runs, without an `exit`, was ended by a signal: an end of its own leaves all
+# functions first.
+if [ -n "${BASH_VERSION-}" ]; then __outlast_in='"${FUNCNAME[*]-}"'; fi
+
 # outlast_exit CODE: for EXIT traps of a script's own that end it themselves, in place of `exit`.
 outlast_exit() {
     trap - EXIT
     __outlast_over=1
     if [ -n "${BASH_VERSION-}" ]; then
         # bash gets here also when a signal ends it in the middle of a command, and does not say so.
-        set -- "$1" --jobs="$(jobs -lr)" --command="$BASH_COMMAND"
+        set -- "$1" --jobs="$(jobs -lr)" --command="$BASH_COMMAND" --within="${2-}" --traps="$(trap -p)"
+    else
+        set -- "$1"
     fi
     if "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --code "$@"; then
         exit 0
@@ -66,7 +72,7 @@ __outlast_trap() {
                     -) __outlast_own= ;;
                     *) __outlast_own=$__outlast_action ;;
                 esac
-                __outlast_builtin_trap '__outlast_at_exit "$?"' EXIT
+                __outlast_builtin_trap "__outlast_at_exit \"\$?\" ${__outlast_in-}" EXIT
                 ;;
             *) __outlast_builtin_trap -- "$__outlast_action" "$__outlast_condition" ;;
         esac
@@ -87,5 +93,5 @@ __outlast_at_exit() {
         (exit "$__outlast_status") || eval "${__outlast_own-}"
     fi
     # In a trap, zsh returns from a function that said `exit`.
-    [ -n "${__outlast_over-}" ] || outlast_exit "$__outlast_status"
+    [ -n "${__outlast_over-}" ] || outlast_exit "$__outlast_status" "${2-}"
 }

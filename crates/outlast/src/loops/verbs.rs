@@ -311,9 +311,10 @@ fn how_it_ends(said: &EndArgs, shell: u32) -> End {
     if let Some(signal) = said.signal {
         return End::Signal(signal);
     }
-    let read_from = read_from(shell);
-    let at_exit = AtExit { jobs: &said.jobs, command: &said.command, read_from: &read_from };
-    if at_exit.is_cut_short() { End::Signal(Signal::TERM.as_raw()) } else { End::Code(said.code) }
+    match said.is_cut_short(&read_from(shell)) {
+        true => End::Signal(Signal::TERM.as_raw()),
+        false => End::Code(said.code),
+    }
 }
 
 /// Ends the attempt when the loop's own shell ends. A subshell that inherited its traps changes nothing.
@@ -359,29 +360,35 @@ fn stop_child(
     Ok(exit_code::OK)
 }
 
-/// State of a loop's shell in bash's EXIT trap: its running jobs, and the command that it was at.
-#[derive(Clone, Copy, Debug)]
-pub struct AtExit<'a> {
-    /// Output of `jobs -lr`, which lists the running jobs.
-    pub jobs: &'a str,
-    /// Value of `$BASH_COMMAND`: the last command that the shell began.
-    pub command: &'a str,
-    /// Process ids of the shell's living children whose standard output the shell reads.
-    pub read_from: &'a [u32],
-}
-
-impl AtExit<'_> {
-    /// Returns whether a signal cut the shell short.
+impl EndArgs {
+    /// Returns whether a signal cut the shell short. `read_from`: process ids of its living children whose standard output it
+    /// reads.
     ///
     /// A script that ends by itself waits for nobody: children that then run are background jobs, or process
     /// substitutions, which are no jobs (a `>(tee log)` reads from the shell; a `<(…)` may be read to the end). A `wait`
-    /// without arguments ends when no job runs. A shell in a `read`, or in a `wait` for some of its jobs, is not
-    /// detected.
-    pub fn is_cut_short(&self) -> bool {
-        let jobs = Jobs::read(self.jobs);
+    /// without arguments ends when no job runs. A shell that ends by itself has left its functions, unless it was told to `exit`
+    /// there, or a command failed. Outside of a function, a shell between two commands, in a `read`, or in a `wait` for some
+    /// of its jobs, is not detected: bash tells nothing of it.
+    fn is_cut_short(&self, read_from: &[u32]) -> bool {
+        let jobs = Jobs::read(&self.jobs);
         let waits = self.command == "wait" && !jobs.pids.is_empty();
         let substitutes = self.command.contains("$(") || self.command.contains('`');
-        jobs.foreground || waits || substitutes && self.read_from.iter().any(|pid| !jobs.pids.contains(pid))
+        jobs.foreground
+            || waits
+            || substitutes && read_from.iter().any(|pid| !jobs.pids.contains(pid))
+            || self.is_in_a_function()
+    }
+
+    /// Returns whether the shell was in a function that it did not end in by itself. A trap of the script's own, or a file that
+    /// it reads, may have ended it there with an `exit` that bash does not tell.
+    fn is_in_a_function(&self) -> bool {
+        let innermost = self.within.split(' ').next().unwrap_or_default();
+        let exits = self.command.split(|c: char| !c.is_alphanumeric()).any(|word| word == "exit");
+        let mut traps = self.traps.lines().filter(|line| line.starts_with("trap -- "));
+        self.code == 0
+            && !matches!(innermost, "" | "source")
+            && !exits
+            && traps.all(|line| line.contains("__outlast_signal"))
     }
 }
 
@@ -584,8 +591,8 @@ pub struct KeepArgs {
     pub attempt: i64,
 }
 
-/// Facts about the end of the shell.
-#[derive(Args, Clone, Debug)]
+/// Facts about the end of the shell, as its EXIT trap has them.
+#[derive(Args, Clone, Debug, Default)]
 pub struct EndArgs {
     /// Exit code of the shell
     #[arg(long, value_name = "CODE", default_value_t = 0)]
@@ -599,6 +606,12 @@ pub struct EndArgs {
     /// Last command that the shell began, as in `$BASH_COMMAND`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub command: String,
+    /// Functions that the shell was in, as in `${FUNCNAME[*]}`
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub within: String,
+    /// Traps of the shell, as bash's `trap -p` lists them
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub traps: String,
 }
 
 #[cfg(test)]
@@ -608,8 +621,8 @@ mod tests_of_cut_short {
     #[test]
     fn command_in_the_foreground_or_in_a_substitution_was_cut_short() {
         let check = |jobs: &str, command: &str, read_from: &[u32], wanted: bool| {
-            let at_exit = AtExit { jobs, command, read_from };
-            assert_eq!(at_exit.is_cut_short(), wanted, "{jobs:?} {command:?} {read_from:?}");
+            let said = EndArgs { jobs: jobs.into(), command: command.into(), ..EndArgs::default() };
+            assert_eq!(said.is_cut_short(read_from), wanted, "{jobs:?} {command:?} {read_from:?}");
         };
         check("", "exit 0", &[], false);
         check("[1]    845 Running                 sleep 3", "sleep 3", &[845], true);
@@ -629,5 +642,28 @@ mod tests_of_cut_short {
         check("[1]+    77 Running       sleep 9 &", "x=$(true)", &[77], false);
         check("", "echo done", &[78], false);
         check("", "x=$(true)", &[], false);
+    }
+
+    #[test]
+    fn shell_that_is_in_a_function_without_an_exit_was_cut_short() {
+        let ours = "trap -- '__outlast_signal INT 2' SIGINT\ntrap -- '__outlast_signal QUIT 3' SIGQUIT";
+        let of = |within: &str, command: &str, code, traps: &str| EndArgs {
+            code,
+            within: within.into(),
+            command: command.into(),
+            traps: traps.into(),
+            ..EndArgs::default()
+        };
+        assert!(of("main main", "sleep 1", 0, ours).is_cut_short(&[]));
+        for by_itself in [
+            of("", "sleep 1", 0, ours),
+            of("source work main", "sleep 1", 0, ours),
+            of("main main", "exit 0", 0, ours),
+            of("main main", "eval 'exit 0'", 0, ours),
+            of("main main", "false", 1, ours),
+            of("main main", "sleep 1", 0, "trap -- 'exit 0' SIGUSR1"),
+        ] {
+            assert!(!by_itself.is_cut_short(&[]), "{by_itself:?}");
+        }
     }
 }

@@ -120,6 +120,24 @@ fn loop_without_a_task_that_is_terminated_has_not_completed() {
 }
 
 #[test]
+fn loop_that_is_terminated_between_two_commands_of_a_function_has_not_completed() {
+    // Bug: a bash that SIGTERM ended between two commands stood as completed. Cause: its EXIT trap sees no signal then, and
+    // no command that still runs; but it is still in a function.
+    each(vec!["main; true", "trap : EXIT; main; true"], |calls| {
+        let bed = Bed::without_mock();
+        let work = "main() { echo up > ../up; while :; do :; done; }";
+        let looping = bed.start(script(&bed, "bash", "loop.sh", &format!("{INIT}{work}\n{calls}\n")));
+        bed.until_file("up");
+        looping.signal(15);
+        looping.done().code(128 + 15);
+        bed.until_status("loop", "interrupted");
+        let ends = "main() { outlast_run true; }";
+        bed.run(script(&bed, "bash", "loop.sh", &format!("{INIT}{ends}\n{calls}\n"))).code(0);
+        assert_eq!(bed.status("loop"), "completed", "{calls}: an end of its own is one");
+    });
+}
+
+#[test]
 fn agent_that_is_killed_is_the_loops_to_judge() {
     each(shells(), |shell| {
         let bed = Bed::without_mock();
