@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use outlast_core::reads::called::called_now;
 use outlast_server::{
     api::read::exchange::Exchange,
     dialect::conversation::{self, Turn},
@@ -45,7 +46,7 @@ pub fn one(store: &dyn Store, view: &RunView, args: &JournalArgs, seq: i64, page
 pub fn grep(store: &dyn Store, view: &RunView, seq: Option<i64>, text: &str, page: &mut Page) -> Result {
     let id = &view.run.id;
     let lines = lines_with(store, view.run.no, seq, text).map(|line| Ok((id.clone(), line?)));
-    print_lines(lines, Some(id), text, page)
+    print_lines(store, lines, Some(id), text, page)
 }
 
 /// Prints the lines that hold the text, of all runs, the newest run first.
@@ -60,11 +61,12 @@ pub fn grep_all(store: &dyn Store, text: &str, page: &mut Page) -> Result {
         };
         lines.into_iter().flatten().chain(error)
     });
-    print_lines(lines, None, text, page)
+    print_lines(store, lines, None, text, page)
 }
 
-/// Prints lines that hold `text`: those of one run, or those of all runs, each below its run's id.
+/// Prints lines that hold `text`: those of one run, or those of all runs, each below its run's name.
 fn print_lines(
+    store: &dyn Store,
     lines: impl Iterator<Item = Result<(RunId, Line)>>,
     of: Option<&RunId>,
     text: &str,
@@ -86,7 +88,8 @@ fn print_lines(
     for line in lines {
         let (run, line) = line?;
         if of.is_none() && last.as_ref() != Some(&run) {
-            page.line(&page.look.paint(Paint::Strong, run.as_str()))?;
+            let name = called_now(store, &find::run(store, run.as_str())?)?;
+            page.line(&page.look.paint(Paint::Strong, &name))?;
         }
         last = Some(run);
         line.print(page)?;

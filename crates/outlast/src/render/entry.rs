@@ -55,6 +55,8 @@ pub fn line(entry: &Entry, look: Look) -> String {
 
 /// Widths of a told entry's line without what it tells, and the least width for that.
 const TOLD_REST: usize = 33;
+/// Part of that behind the text: the cost and the attempt.
+const TOLD_BEHIND: usize = 16;
 const TOLD_LEAST: usize = 40;
 
 /// Returns the line above [`told_line`]s. `at`: time by whose offset from UTC the hours are told.
@@ -78,13 +80,20 @@ pub fn told_line(e: &Entry, gist: Option<&str>, look: Look) -> String {
         None => format!("{} {}", kind(e), what(e)),
     };
     marks.insert(0, subject);
-    let text = clean_line(&marks.join(", "), room.unwrap_or(usize::MAX));
-    let pad = " ".repeat(room.map_or(0, |room| room - text.chars().count()));
+    let (text, behind) = fitted(&marks.join(", "), &cost(e), &attempt(e), room);
     let paint = if e.state == State::Done { Paint::Plain } else { paint(e.state) };
     let (no, hours) = (e.seq.0, time::time_of_day(e.opened_at));
-    format!("{no:>5}  {hours}  {}{pad}  {:>9}  {:>3}", look.paint(paint, &text), cost(e), attempt(e))
-        .trim_end()
-        .to_owned()
+    format!("{no:>5}  {hours}  {}{behind}", look.paint(paint, &text)).trim_end().to_owned()
+}
+
+/// Cuts a text to its room, and returns it with what stands behind it. A cost that is wider than its column takes the room
+/// of the text.
+fn fitted(text: &str, cost: &str, attempt: &str, room: Option<usize>) -> (String, String) {
+    let behind = format!("  {cost:>9}  {attempt:>3}");
+    let room = room.map(|room| (room + TOLD_BEHIND).saturating_sub(behind.chars().count()));
+    let text = clean_line(text, room.unwrap_or(usize::MAX));
+    let pad = " ".repeat(room.map_or(0, |room| room.saturating_sub(text.chars().count())));
+    (text, pad + &behind)
 }
 
 /// Returns the width for what an entry tells: what is left of the terminal's; `None` in a pipe.
@@ -234,6 +243,18 @@ fn tries(call: &CallDetail) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Bug: a line with a cost of ten characters was wrapped by a terminal. Cause: the room of a text was what nine leave.
+    #[test]
+    fn a_wide_cost_takes_the_room_of_the_text() {
+        for (text, cost) in
+            [("short", "0.01"), ("short", "0.02132425"), (&*"long ".repeat(20), "10.123456789")]
+        {
+            let (text, behind) = fitted(text, cost, "@1", Some(47));
+            assert_eq!((text + &behind).chars().count(), 47 + TOLD_BEHIND, "{cost}");
+        }
+        assert_eq!(fitted("short", "1", "@1", None), ("short".into(), "          1   @1".into()));
+    }
 
     #[test]
     fn tries_are_told_with_what_came_of_those_before() {

@@ -11,7 +11,7 @@ use crate::pins::{
 fn run(dir: &Path) {
     let provider = Provider::start(dir);
     let script = format!("{AGENT}ask 'hello there'; ask 'mock: reply Good morning'");
-    let mut command = outlast(dir, &["run", "--run", "r", "--", "bash", "-c", &script]);
+    let mut command = outlast(dir, &["run", "--run", "r", "--name", "said", "--", "bash", "-c", &script]);
     let output = command.envs(provider.variables()).env("OPENAI_API_KEY", "sk").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -48,7 +48,7 @@ fn an_entry_is_read_as_a_conversation() {
     let found = check(&["--grep", "GOOD"], &["    2  request  mock: reply Good morning\n"]);
     assert_eq!(found, "    2  request  mock: reply Good morning\n    2  answer   Good morning\n");
     check(&["1", "--grep", "good"], &["nothing that is kept of this run holds \"good\""]);
-    assert_eq!(told(dir, &["journal", "--grep", "GOOD"]), format!("r\n{found}"), "in all runs");
+    assert_eq!(told(dir, &["journal", "--grep", "GOOD"]), format!("said\n{found}"), "in all runs");
     let nowhere = told(dir, &["journal", "--grep", "evening"]);
     assert_eq!(nowhere, "nothing that is kept of any run holds \"evening\"\n");
     let json: serde_json::Value = serde_json::from_str(&told(dir, &["journal", "r", "2", "--json"])).unwrap();
@@ -58,7 +58,8 @@ fn an_entry_is_read_as_a_conversation() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        error.starts_with("error: run r has no entry 9: its last is 2\nhint: `outlast journal r` lists"),
+        error
+            .starts_with("error: run said has no entry 9: its last is 2\nhint: `outlast journal said` lists"),
         "{error}"
     );
 }
