@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable, Iterable, Iterator
 
-from .. import _native, budget as budgets, html
+from .. import _native, html
 from ..budget import NANO
 from ..effects import Do
 from ..errors import OUTAGES, Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested, reason
@@ -138,8 +138,10 @@ class Core:
         self.stats = Stats()
         self._workers = 0
         self._alike = Alike()
-        #: Whether a call of an item was answered in this start.
-        self.is_answered = False
+        # Beginning of the newest try of which a call was answered in this start, in seconds; 0 before the first one.
+        self._answered_at = 0.0
+        # Items that were asked again, because their failures may have been the beginning of an outage.
+        self._doubted: set[int] = set()
         self._looked = 0.0
         self._opened = False
         self.out: OutFile | None = None
@@ -147,8 +149,8 @@ class Core:
         self._elsewhere_before = 0
         # Amount held for calls without an answer, in words.
         self._in_doubt: str | None = None
-        # Number of calls whose charge is an estimate, known at the end.
-        self._estimated = 0
+        # Time from which on the estimated calls are counted again, in seconds.
+        self._counts_at = 0.0
         #: Items that run here: their entries, by their indexes, each with the attempt that claimed it.
         self.claimed: dict[int, tuple[_native.OpenRun, int]] = {}
         #: Threads of the workers.
@@ -290,6 +292,19 @@ class Core:
             self.width.crowded(began, time.monotonic())
 
     # --- what became of an item
+
+    def answered(self, began: float) -> None:
+        """Notes that a call was answered in a try that began then, in seconds."""
+        with self.lock:
+            self._answered_at = max(self._answered_at, began)
+
+    def is_undecided(self, index: int, began: float) -> bool:
+        """Whether an item that failed with its provider's status is asked once more: nobody who began later than it was
+        answered yet, so that the failure may be the first one of an outage."""
+        with self.lock:
+            is_new = index not in self._doubted
+            self._doubted.add(index)
+            return is_new and self._answered_at <= began
 
     def held(self, index: int) -> None:
         with self.lock:
@@ -436,7 +451,7 @@ class Core:
         """Lets the failures of a start that failed alike count against no item: so many are no fault of each of them, nor are all
         items of a job of which none was ever done or got an answer to a call."""
         row = [(result, seq) for result, seq in self._alike.row if not is_outside(result._raised)]
-        has_begun = self.stats.done or self.is_answered or not self._alike.are_all
+        has_begun = self.stats.done or self._answered_at or not self._alike.are_all
         if not isinstance(self.error, RepeatedFailure) and (len(row) < 2 or has_begun):
             return
         tickets = [self.engine.spare_item(self.run._no, result.key, seq) for result, seq in row]
@@ -463,11 +478,7 @@ class Core:
         except Exception as e:
             if self.error is None:
                 self.error = e
-        try:
-            self._estimated = self.engine.estimated_calls(self.run._no)
-        except Error:
-            # The store is away: the sums are told without.
-            pass
+        self._counts_at = 0.0
         if whole and self.stats.failed + self.stats.dead + self.stats.vanished:
             say(typed(self.engine, f"job {self.run.id}: {self.words()}: `outlast inspect {self.run.id}` tells why"))
         with self.lock:
@@ -559,8 +570,8 @@ class Core:
         stats = self.stats_now()
         counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"), (stats.vanished, "not in the input any more"))
         parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
-        estimated = f" ({progress.some(self._estimated, 'call')} estimated)" if self._estimated else ""
-        parts.append(f"{budgets.usd(round(stats.cost_usd * NANO))} usd{estimated}")
+        parts.append(progress.spent(stats.cost_usd, stats.estimated))
+        parts += [f"waits: {stats.waits_for}"] if stats.waits_for else []
         return ", ".join([*parts, self._in_doubt] if self._in_doubt else parts)
 
     def html(self) -> str:
@@ -576,6 +587,11 @@ class Core:
             self.stats.cost_usd, self._in_doubt = view.budget.usd.spent, view.in_doubt
             self.stats.waits_for = view.why if view.status == "waiting" else None
             self.stats.elsewhere = max(0, self._rested_elsewhere(view))
+            now = time.monotonic()
+            if now >= self._counts_at:
+                self.stats.estimated = self.engine.estimated_calls(self.run._no)
+                # The journal is read for it: a twentieth of the time at most goes into that.
+                self._counts_at = now + 20 * (time.monotonic() - now)
         except Error:
             # The store is closed, or away: what was read last stays.
             pass

@@ -14,6 +14,7 @@ from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
 from .plan import key_text
+from .progress import spent
 from .results import Result, facts_of, read_back
 from .table import Tabular
 
@@ -142,7 +143,7 @@ class Job(Tabular):
         parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
         vanished = view.raw["job"]["vanished"]
         parts += [f"{vanished:,} not in the input any more"] if vanished else []
-        parts.append(f"{budget.usd(round(view.budget.usd.spent * budget.NANO))} usd")
+        parts.append(spent(view.budget.usd.spent, self._engine.estimated_calls(self._no)))
         status = view.status + (f" ({view.why})" if view.why else "")
         return ", ".join([status, *parts, *([view.in_doubt] if view.in_doubt else []), *self.unheld])
 

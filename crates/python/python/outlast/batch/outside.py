@@ -41,6 +41,16 @@ def is_outside(error: BaseException | None) -> bool:
     return False
 
 
+def may_begin_outage(error: BaseException | None) -> bool:
+    """Whether an item failed with a status of its provider's own that an outage begins with, too. Such a call is not paid."""
+    while error is not None:
+        status = status_of(error)
+        if status is not None and status >= 500 and header(error, RUN_HEADER) is not None and header(error, CODE_HEADER) is None:
+            return True
+        error = error.__cause__
+    return False
+
+
 def _is_of_environment(error: KeyError) -> bool:
     """Whether a variable of the environment was asked for that is not set."""
     trace = error.__traceback__

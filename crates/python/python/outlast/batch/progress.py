@@ -4,6 +4,7 @@ and when it is left."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shlex
 import sys
@@ -37,6 +38,8 @@ class Stats:
     skipped: int = 0
     vanished: int = 0
     cost_usd: float = 0.0
+    #: Calls whose part of `cost_usd` is an estimate, because no usage came.
+    estimated: int = 0
     #: Items that other processes ended meanwhile, and that this one has not come to yet.
     elsewhere: int = 0
     #: Since the start, in seconds.
@@ -140,11 +143,20 @@ def line(stats: Stats, before: int, spent_before: float) -> list[str]:
     parts += [f"{stats.failed + stats.dead:,} failed"] if stats.failed + stats.dead else []
     parts += [f"{stats.skipped:,} skipped"] if stats.skipped else []
     if stats.cost_usd > 0:
-        whole = stats.cost_usd
-        if worked:
-            whole += (stats.cost_usd - spent_before) / worked * pending
-        parts.append(f"{budget.usd(round(stats.cost_usd * budget.NANO))} usd, about {whole:.2f} in all")
+        parts.append(spent(stats.cost_usd, stats.estimated))
+        if worked and pending:
+            whole = stats.cost_usd + (stats.cost_usd - spent_before) / worked * pending
+            parts[-1] += f", about {_usd(round(whole, max(2, 1 - math.floor(math.log10(whole)))))} in all"
     return parts
+
+
+def spent(usd: float, estimated: int) -> str:
+    """The cost in words, with the number of calls whose part of it is an estimate."""
+    return f"{_usd(usd)} usd" + (f" ({some(estimated, 'call')} estimated)" if estimated else "")
+
+
+def _usd(usd: float) -> str:
+    return budget.usd(round(usd * budget.NANO))
 
 
 def _time(seconds: float) -> str:

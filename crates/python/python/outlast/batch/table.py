@@ -68,7 +68,7 @@ def _error(result: "Result") -> str | None:
 def _jsonl(path: str, results: Iterable["Result"]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for result in results:
-            file.write(json.dumps(row(result), ensure_ascii=False) + "\n")
+            file.write(codec.compact(row(result)) + "\n")
 
 
 def _csv(path: str, results: Iterable["Result"]) -> None:

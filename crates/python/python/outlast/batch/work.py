@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import functools
 import time
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from .. import _native, codec, scope
 from ..effects import Do, Process, Work, beside
-from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
+from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, ItemFailed, LeaseLost, NotSerializable, RunHalted, Skip, StepTimeout, StopRequested
 from ..passing import watch
 from ..retry import header, status_of
 from ..say import without_own_frames
@@ -18,7 +18,7 @@ from ..scope import Changes
 from ..steps import life
 from .core import Core
 from .jobrun import CODE_HEADER, ItemRun
-from .outside import is_outside
+from .outside import is_outside, may_begin_outage
 from .queue import CROWDED
 
 
@@ -167,23 +167,21 @@ class Claimed:
             standing = yield self.core.engine.spare_item(self.core.run._no, self.core.plan.key(self.index), self.seq)
         self.core.ended(self.index, self.seq, standing, tries, nano, raw, error)
 
-    def give_back(self, no_room_since: float | None = None) -> Process[None]:
+    def give_back(self, then: Callable[[int], None]) -> Process[None]:
+        """Makes the item pending again. `then` tells the batch when it runs next."""
         try:
             yield _native.return_item(self.open_run, self.seq)
         except (AlreadyTaken, AlreadySettled):
             pass
-        if no_room_since is None:
-            self.core.returned(self.index)
-        else:
-            self.core.no_room(self.index, no_room_since)
+        then(self.index)
 
 
 def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[None]:
-    core, seq, first = claimed.core, claimed.seq, True
+    core, index, seq, first = claimed.core, claimed.index, claimed.seq, True
     while True:
         wait = 0.0 if first else core.gate_delay()
         if wait > 0 and (yield pause(core, wait)):
-            yield from claimed.give_back()
+            yield from claimed.give_back(core.returned)
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
@@ -200,7 +198,8 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         finally:
             # Sealed, so that later writes of a late thread raise: they would commit with nothing.
             changed = changes.seal()
-        core.is_answered |= run.answers > 0
+        if run.answers > 0:
+            core.answered(began)
         refused = run.refused or no_room(error)
         certain = error is None and run.answers > 0
         barred = None if refused or certain else core.engine.barred(core.run._no)
@@ -209,10 +208,10 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         waits = refused == NO_ROOM or (barred is not None and not is_halted)
         # Begun again, a call that may be paid and left no answer would be paid twice, and nobody told: its item ends here.
         if waits and not core.engine.has_paid_in_vain(core.run._no, seq):
-            yield from claimed.give_back(began)
+            yield from claimed.give_back(functools.partial(core.no_room, began=began))
             return
         if goes_back(error, None if waits else refused, run.answers, is_halted):
-            yield from claimed.give_back()
+            yield from claimed.give_back(core.returned)
             core.stop(core.run.refusal(error, refused))
             return
         if error is None:
@@ -226,7 +225,7 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
                 error = e
         if has_returned and isinstance(error, NotSerializable) and core.stats.done == core.stats.cached:
             # No item returned anything that could be recorded: others are not paid for it. What this one paid is replayed.
-            yield from claimed.give_back()
+            yield from claimed.give_back(core.returned)
             core.stop(NotSerializable(f"item {run.key!r} of job {run.id}: {error.message}", hint=error.hint))
             return
         if isinstance(error, Skip):
@@ -237,7 +236,13 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         delay = None if call.late else core.options.retry.delay(error, tries)
         if status_of(error) in CROWDED:
             core.crowded(began)
+        if delay is None and not waits and call.late is None and may_begin_outage(error) and core.is_undecided(index, began):
+            yield from claimed.give_back(core.held)
+            return
         if delay is None:
+            if waits and header(error, CODE_HEADER) == "provider_outage":
+                # That a later call of the item was held is not why it failed.
+                error = _in_doubt(error)
             yield from claimed.record("failed", life.failed(error), error, spared=waits)
             if call.late is not None:
                 # The late thread keeps its slot until it ends.
@@ -247,5 +252,15 @@ def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[Non
         tries += 1
         run.begin_try()
         if (yield pause(core, delay)):
-            yield from claimed.give_back()
+            yield from claimed.give_back(core.returned)
             return
+
+
+def _in_doubt(held: BaseException) -> ItemFailed:
+    """The failure of an item of which a call may be paid and left no answer. `held`: the error of its later call."""
+    error = ItemFailed(
+        "a call was sent and got no whole answer: it may be paid, so that the item is not begun again by itself",
+        hint="start the batch again: failed items run again; retries=… asks again at once",
+    )
+    error.__cause__ = held
+    return error
