@@ -5,7 +5,7 @@
 //! first one that is made. An answer to an older try tells nothing: what was in flight may end well while all else fails.
 //! A call that failed while others were answered fails by itself: it begins no outage. In a batch's item that holds for its
 //! request, however often it is asked, and also where only such requests are left, if an older answer has come since they
-//! began to fail.
+//! began to fail, or if nothing else was asked for a quarter of an hour.
 //! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
 //! a probe that hangs keeps nobody else from asking.
 
@@ -21,6 +21,9 @@ const FAILURES: u32 = 3;
 
 /// Most requests that are known to fail by themselves.
 const MOST_ALONE: usize = 256;
+
+/// Time for which items' requests that alone are asked may be taken for an outage, in milliseconds.
+const ALONE_MS: u64 = 15 * 60_000;
 
 /// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
 const FIRST_MS: u64 = 1_000;
@@ -76,6 +79,8 @@ struct FailedRequest {
     digest: Digest,
     is_of_item: bool,
     failures: u32,
+    /// Number of calls that asked it. A batch asks an item again when it has no other one left to ask.
+    calls: u32,
     /// Call under way that asks it; `None` once that has ended.
     call: Option<Probe>,
 }
@@ -132,7 +137,7 @@ impl Outages {
         }
         failing.release(who);
         failing.out_since_ms?;
-        if failing.is_of_its_requests() {
+        if failing.is_of_its_requests(now_ms) {
             self.ended(way);
             return None;
         }
@@ -236,24 +241,30 @@ impl Failing {
     /// Counts a failure that could be the request's own.
     fn note(&mut self, wants: &Wants, who: Probe) {
         match self.requests.iter_mut().find(|failed| failed.digest == wants.request) {
-            Some(failed) => (failed.failures, failed.call) = (failed.failures + 1, Some(who)),
+            Some(failed) => {
+                failed.failures += 1;
+                failed.calls += u32::from(failed.call.replace(who) != Some(who));
+            }
             None => self.requests.push(FailedRequest {
                 digest: wants.request,
                 is_of_item: wants.is_of_item,
                 failures: 1,
+                calls: 1,
                 call: Some(who),
             }),
         }
     }
 
     /// Returns whether the failures are more likely those of the requests that are left than an outage: each failed several
-    /// times, and the upstream has answered others meanwhile. A status that says "overloaded" is no request's own.
-    fn is_of_its_requests(&self) -> bool {
-        let mut left = self.requests.iter().filter(|failed| failed.call.is_some()).peekable();
-        self.is_heard
+    /// times, and the upstream has answered others meanwhile, or nothing else is there to ask for long. A status that says
+    /// "overloaded" is no request's own.
+    fn is_of_its_requests(&self, now_ms: u64) -> bool {
+        let left = || self.requests.iter().filter(|failed| failed.call.is_some());
+        let is_long = self.out_since_ms.is_some_and(|since| now_ms.saturating_sub(since) >= ALONE_MS);
+        (self.is_heard || is_long && left().all(|failed| failed.calls > 1))
             && matches!(self.cause, Cause::Failing(status) if !matches!(status, 503 | 529))
-            && left.peek().is_some()
-            && left.all(FailedRequest::may_be_alone)
+            && left().next().is_some()
+            && left().all(FailedRequest::may_be_alone)
     }
 
     fn release(&mut self, who: Probe) {
@@ -389,6 +400,42 @@ mod tests {
         check(503, true, true, false);
         check(504, false, true, false);
         check(504, true, false, false);
+    }
+
+    // Bug: an item that always fails, the last of its batch, was waited for half a day. Cause: nothing else was asked, so that
+    // nobody was answered meanwhile.
+    #[test]
+    fn an_item_that_alone_is_asked_holds_its_batch_for_a_quarter_of_an_hour() {
+        let check = |status: u16, is_of_item: bool, at: u64, wanted: bool| {
+            let mut outages = Outages::new(60_000);
+            let wants = Wants { is_of_item, ..wants(1) };
+            for n in [1, 2] {
+                for _ in 0..3 {
+                    outages.failed(&wants, call(n), Cause::Failing(status), 0);
+                }
+                outages.give_back(&U, call(n));
+            }
+            let next = outages.failed(&wants, call(3), Cause::Failing(status), at);
+            assert_eq!(next.is_none(), wanted, "{status} {is_of_item} {at}");
+            assert_eq!(outages.fails_alone(&wants, Cause::Failing(status)), wanted);
+        };
+        check(504, true, ALONE_MS, true);
+        check(504, true, ALONE_MS - 1, false);
+        check(503, true, ALONE_MS, false);
+        check(504, false, ALONE_MS, false);
+    }
+
+    #[test]
+    fn an_item_beside_others_that_were_asked_once_is_waited_for_as_long_as_the_outage_lasts() {
+        let mut outages = Outages::new(60_000);
+        let fails = |outages: &mut Outages, of, who, at| {
+            outages.failed(&wants(of), call(who), Cause::Failing(504), at)
+        };
+        for (of, who) in [(1, 1), (1, 2), (1, 2), (2, 3), (2, 3), (2, 3)] {
+            fails(&mut outages, of, who, 0);
+        }
+        assert!(fails(&mut outages, 1, 2, ALONE_MS).is_some(), "another item was asked by one call only");
+        assert!(fails(&mut outages, 2, 4, ALONE_MS).is_none(), "now by two");
     }
 
     // Bug: "answers again" was said of calls that had been in flight when the outage began, again and again. Cause: any
