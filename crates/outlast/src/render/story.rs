@@ -23,10 +23,11 @@ pub fn lives(attempts: &[Attempt]) -> String {
     format!("{}, {deaths}", count(attempts.len(), "attempt"))
 }
 
-/// Tells how far a batch job is: `3 of 10 items done, 1 failed, 0 dead`.
+/// Tells how far a batch job is: `3 of 10 items done, 1 failed, 0 dead`, and `, 2 skipped` where some were.
 pub fn items(job: &Job) -> String {
-    let Job { done, failed, dead, .. } = job;
-    format!("{done} of {} done, {failed} failed, {dead} dead", all_items(job))
+    let Job { done, failed, dead, skipped, .. } = job;
+    let skipped = if *skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+    format!("{done} of {} done, {failed} failed, {dead} dead{skipped}", all_items(job))
 }
 
 /// Counts a batch job's items: `12 items`, `at least 12 items` while its input may have more.
