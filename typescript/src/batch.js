@@ -4,7 +4,7 @@
 import { limits } from './budget.js';
 import { decode, identity, sha256 } from './codec.js';
 import { BudgetExceeded, Conflict, DuplicateKey, errorOf, ItemFailed, LeaseLost, NoServer, OutlastError, RunHalted, Skip, StopRequested } from './errors.js';
-import { isOutside } from './outside.js';
+import { isOutside, mayBeginOutage } from './outside.js';
 import { delay, header } from './retry.js';
 import { parentOn, Run } from './run.js';
 import { program } from './server.js';
@@ -35,28 +35,33 @@ const AHEAD_MORE = 256;
  * @template T
  */
 export class Result {
-  /** @param {{key: string, index: number, ok: boolean, value?: any, error?: any, attempts?: number, costUsd?: number, cached?: boolean, skipped?: boolean}} row */
+  /** @param {{key: string, index: number, status: 'done' | 'failed' | 'dead' | 'skipped', value?: any, error?: any, attempts?: number, costUsd?: number, cached?: boolean}} row */
   constructor(row) {
     /** The item's key. */
     this.key = row.key;
     /** Place of the item in the input, from 0. */
     this.index = row.index;
-    /** Whether it was done or skipped. */
-    this.ok = row.ok;
+    /** What became of it: `done`, `failed`, `dead` or `skipped`. */
+    this.status = row.status;
+    /** Whether it is done. */
+    this.ok = row.status === 'done';
     /** Tries that the item took. */
     this.attempts = row.attempts ?? 0;
     /** What its calls came to, in dollars. */
     this.costUsd = row.costUsd ?? 0;
     /** Whether an earlier life did it. */
     this.cached = row.cached ?? false;
-    /** Whether its function threw `Skip`: it has no value. */
-    this.skipped = row.skipped ?? false;
-    /** Why it failed; undefined if it did not. */
+    /** Why it failed, or the `Skip` that its function threw; undefined if it is done. */
     this.error = row.error;
     this._value = row.value;
   }
 
-  /** What the function returned. Throws why the item failed. @returns {T} */
+  /** Whether it failed or is dead. */
+  get isFailed() {
+    return this.status === 'failed' || this.status === 'dead';
+  }
+
+  /** What the function returned. Throws the item's error where it is not done. @returns {T} */
   get value() {
     if (this.error !== undefined) throw this.error;
     return this._value;
@@ -85,9 +90,9 @@ export class Batch {
     this._fn = fn;
     this._options = options;
     this._isBegun = false;
-    /** What became of the items so far. */
-    this.stats = { done: 0, failed: 0, skipped: 0, cached: 0 };
-    /** @type {Result<T>[]} Results of items that failed. */
+    /** Counts of the items so far: `done` includes `cached`, which an earlier life or another process did. */
+    this.stats = { total: 0, done: 0, failed: 0, dead: 0, skipped: 0, cached: 0 };
+    /** @type {Result<T>[]} Results of items that failed or are dead. */
     this.failed = [];
   }
 
@@ -98,22 +103,30 @@ export class Batch {
     return results;
   }
 
+  /** The counts in words, without those that are zero. @returns {string} */
+  toString() {
+    const { total, done, failed, dead, skipped } = this.stats;
+    const counts = Object.entries({ failed, dead, skipped, 'not ended': total - done - failed - dead - skipped });
+    return [`job ${this._options.job}: ${done} of ${total} item${total === 1 ? '' : 's'} done`, ...counts.filter(([, count]) => count > 0).map(([what, count]) => `${count} ${what}`)].join(', ');
+  }
+
   /** @returns {AsyncGenerator<Result<T>, void, void>} */
   async *[Symbol.asyncIterator]() {
     if (this._isBegun) throw new TypeError(`job ${this._options.job}: its results are read once; keep them, for example with all()`);
     this._isBegun = true;
     const work = await Work.begin(await this._open(), this._items, this._fn, this._options);
+    this.stats.total = work.items.length;
     let isWhole = false;
     try {
       for await (const result of work.results()) {
-        this.stats[result.skipped ? 'skipped' : result.ok ? 'done' : 'failed'] += 1;
-        if (result.cached) this.stats.cached += 1;
-        if (!result.ok) this.failed.push(result);
+        this.stats[result.status] += 1;
+        if (result.cached && result.ok) this.stats.cached += 1;
+        if (result.isFailed) this.failed.push(result);
         yield result;
       }
       isWhole = true;
     } finally {
-      await work.end(isWhole && this.failed.length === 0);
+      await work.end(isWhole);
     }
   }
 }
@@ -165,6 +178,10 @@ class Work {
     this.later = [];
     /** @type {typeof this.items} */
     this.alone = [];
+    /** @type {Set<object>} Items that were asked again, because their failures may have been the beginning of an outage. */
+    this.doubted = new Set();
+    /** Beginning of the newest try of an item that is done. */
+    this.answeredAt = 0;
     /** @type {(() => void)[]} */
     this.bell = [];
   }
@@ -197,7 +214,7 @@ class Work {
       if (result === undefined) break;
       this.made[this.read] = undefined;
       this._ring();
-      if (!result.ok && this.options.onError === 'throw') throw result.error;
+      if (result.isFailed && this.options.onError === 'throw') throw result.error;
       yield result;
     }
     await this.all;
@@ -288,15 +305,27 @@ class Work {
     return !differs(one.content, known.content) && !differs(this.options.version, known.version);
   }
 
+  /**
+   * Whether an item that failed with its provider's status is asked once more: nobody who began later was answered yet, so that
+   * the failure may be the first one of an outage.
+   * @param {object} one @param {unknown} error @param {number} began
+   */
+  _isUndecided(one, error, began) {
+    if (!mayBeginOutage(error) || this.doubted.has(one)) return false;
+    this.doubted.add(one);
+    return this.answeredAt <= began;
+  }
+
   /** @param {{key: string, index: number}} one @param {any} row @param {boolean} cached */
-  async _ended({ key, index }, row, cached) {
-    const about = { key, index, attempts: row.tries, costUsd: (row.cost_nano_usd ?? 0) / 1e9, cached };
-    if (row.standing === 'skipped') return new Result({ ...about, ok: true, skipped: true });
+  async _ended(one, row, cached) {
+    const { key } = one;
+    const about = { ...told(one, { cost_nano_usd: 0, ...row }), cached };
+    if (row.standing === 'skipped') return new Result({ ...about, status: 'skipped', error: new Skip('skipped in an earlier life') });
     const value = row.value ?? (await this.session.does('value', { seq: row.seq })).value;
-    if (row.standing === 'done') return new Result({ ...about, ok: true, value: decode(value?.value) });
+    if (row.standing === 'done') return new Result({ ...about, status: 'done', value: decode(value?.value) });
     const { type = 'an error', message = '' } = value?.error ?? {};
     const why = row.standing === 'dead' ? 'is dead' : 'failed';
-    return new Result({ ...about, ok: false, error: new ItemFailed(`item ${key} of job ${this.run.id} ${why}: ${type}: ${message}`, { code: 'item_failed', hint: `outlast retry ${this.run.id} --failed` }) });
+    return new Result({ ...about, status: row.standing, error: new ItemFailed(`item ${key} of job ${this.run.id} ${why}: ${type}: ${message}`, { code: 'item_failed', hint: `outlast retry ${this.run.id} --failed` }) });
   }
 
   /** @param {{item: any, key: string, index: number, content: string | undefined}} one @param {any} claim */
@@ -304,6 +333,7 @@ class Work {
     const { options, run, session } = this;
     const { seq } = claim;
     for (let tried = claim.tries; ; ) {
+      const began = performance.now();
       let { here, made, error } = await attempt(run, { seq, tried, scope: claim.steps, within: seq, memory: new Memory() }, 'the item', options.timeout, () => this.fn(one.item));
       const refusal = refused(here, error, run.id);
       if (refusal !== undefined) {
@@ -317,6 +347,7 @@ class Work {
         return void this.later.push(one);
       }
       if (made !== undefined) {
+        this.answeredAt = Math.max(this.answeredAt, began);
         try {
           const value = { value: made };
           const about = await session.does('record_item', { seq, end: { done: value }, changes: here.changes });
@@ -328,19 +359,28 @@ class Work {
       }
       if (error instanceof Skip) {
         const about = await session.does('record_item', { seq, end: { skipped: error.message } });
-        return this._makes(await this._ended(one, about, false));
+        return this._makes(new Result({ ...told(one, about), status: 'skipped', error }));
       }
       const wait = delay(options.retries, error, tried);
+      if (wait === undefined && !this.isStopping && this._isUndecided(one, error, began)) {
+        await session.does('return_item', { seq });
+        return void this.later.push(one);
+      }
       if (wait === undefined || this.isStopping) {
         const about = await session.does('record_item', { seq, end: { failed: { error: described(error) } } });
-        if (isOutside(error)) await session.does('spare_item', { key: one.key, seq });
-        return this._makes(new Result({ key: one.key, index: one.index, ok: false, error, attempts: about.tries, costUsd: about.cost_nano_usd / 1e9 }));
+        const { standing } = isOutside(error) ? await session.does('spare_item', { key: one.key, seq }) : about;
+        return this._makes(new Result({ ...told(one, about), status: standing, error }));
       }
       await sleep(wait, run.signal);
       await session.does('next_try', { seq });
       tried += 1;
     }
   }
+}
+
+/** @param {{key: string, index: number}} one @param {{tries: number, cost_nano_usd: number}} about */
+function told({ key, index }, about) {
+  return { key, index, attempts: about.tries, costUsd: about.cost_nano_usd / 1e9 };
 }
 
 /** The error that stops a batch, where a limit refused a call of an item, or the run goes no further here. @param {import('./context.js').Current} here @param {unknown} error @param {string} job */

@@ -13,6 +13,18 @@ const REFUSALS = new Set(['upstream_unreachable', 'net_refused', 'not_running', 
 const SYSTEM = new Set(['ENETDOWN', 'ENETUNREACH', 'EAI_AGAIN', 'ENOSPC', 'EDQUOT', 'EMFILE', 'ENFILE', 'ERR_MODULE_NOT_FOUND']);
 
 /**
+ * Whether an item failed with a status of its provider's own that an outage begins with, too. Such a call is not paid.
+ * @param {any} error
+ * @returns {boolean}
+ */
+export function mayBeginOutage(error) {
+  for (let found = error, depth = 0; found instanceof Object && depth < 20; found = found.cause, depth += 1) {
+    if (statusOf(found) >= 500 && header(found, 'x-outlast-run') !== undefined && header(found, 'x-outlast-code') === undefined) return true;
+  }
+  return false;
+}
+
+/**
  * Whether an item failed for a reason outside of it, which may be over at the next start: a key that is missing or refused, a
  * model that may not be used, credit, a rate, the network, the machine, a module, the store, a budget.
  * @param {any} error

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import process from 'node:process';
 import { after, test } from 'node:test';
 
-import { connect, fetch } from '../src/index.js';
+import { connect, fetch, Skip } from '../src/index.js';
 import { isOutside } from '../src/outside.js';
 
 const home = mkdtempSync(join(tmpdir(), 'outlast-batches-'));
@@ -87,6 +87,27 @@ test('an item is not dead by failures that are no fault of its own', async () =>
       assert.match(dead.error.message, /is dead/);
     },
   );
+});
+
+test('items that fail as an outage begins are asked again, and others fail', async () => {
+  const here = connect({ store: join(home, 'begins.db') });
+  const asked = await provided(
+    (response, asked) => answers(response, asked.at(-1) === 'b' || asked.length === 3 ? 500 : 200, {}),
+    async () => {
+      const batch = here.map(['a', 'b', 'c', 'd', 'e'], async (text) => {
+        if (text === 'e') throw new Skip('no text');
+        return ask(text);
+      }, { job: 'begins', key: (text) => text, concurrency: 1 });
+      const results = await batch.all();
+      assert.deepStrictEqual(results.map((result) => [result.status, result.ok]), [['done', true], ['failed', false], ['done', true], ['done', true], ['skipped', false]]);
+      assert.throws(() => results[4].value, Skip);
+      assert.deepStrictEqual(batch.failed.map((result) => result.key), ['b']);
+      assert.deepStrictEqual(batch.stats, { total: 5, done: 3, failed: 1, dead: 0, skipped: 1, cached: 0 });
+      assert.strictEqual(String(batch), 'job begins: 3 of 5 items done, 1 failed, 1 skipped');
+      assert.strictEqual((await here.get('begins')).status, 'completed');
+    },
+  );
+  assert.deepStrictEqual(asked, ['a', 'b', 'c', 'd', 'b', 'c']);
 });
 
 test('what is no fault of an item is told from what is', () => {
