@@ -247,7 +247,7 @@ def test_what_is_shown_names_the_failure_and_escapes_it(rt):
     assert [repr(r) for r in out] == ["<Result 0 done>", "<Result 1 failed: ValueError: <b>no</b> text>"]
     assert repr(out) == "<outlast.Batch j: 1 of 2 items done, 1 failed, 0.00 usd>"
     job = outlast.job("j", store=rt)
-    assert repr(job) == "<outlast.Job j: completed, 1 done, 1 failed, 0.00 usd>"
+    assert repr(job) == "<outlast.Job j: completed, 1 of 2 items done, 1 failed, 0.00 usd>"
     for shown in (out._repr_html_(), job._repr_html_()):
         assert "&lt;b&gt;no&lt;/b&gt; text" in shown and "<b>" not in shown
     assert "1.50 usd" in outlast.Budget(usd="1.5")._repr_html_() and "completed" in rt.get("j")._repr_html_()

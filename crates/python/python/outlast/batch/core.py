@@ -568,8 +568,7 @@ class Core:
     def words(self) -> str:
         """The counts and the cost in words, without those that are zero."""
         stats = self.stats_now()
-        counts = ((stats.failed, "failed"), (stats.dead, "dead"), (stats.skipped, "skipped"), (stats.pending, "not ended"), (stats.vanished, "not in the input any more"))
-        parts = [f"{stats.done:,} of {progress.some(stats.total, 'item')} done", *(f"{count:,} {what}" for count, what in counts if count)]
+        parts = progress.counts({**vars(stats), "items": stats.total, "open": stats.pending})
         parts.append(progress.spent(stats.cost_usd, stats.estimated))
         parts += [f"waits: {stats.waits_for}"] if stats.waits_for else []
         return ", ".join([*parts, self._in_doubt] if self._in_doubt else parts)

@@ -14,7 +14,7 @@ from ..runtime import Runtime, of
 from ..views import RunView
 from ..waiting import paged
 from .plan import key_text
-from .progress import spent
+from .progress import counts, spent
 from .results import Result, facts_of, read_back
 from .table import Tabular
 
@@ -139,10 +139,8 @@ class Job(Tabular):
             yield read_back(self, key, index, recorded)
 
     def _words(self) -> str:
-        view, counts = self.view(), self.counts
-        parts = [f"{count:,} {standing}" for standing, count in counts.items() if count]
-        vanished = view.raw["job"]["vanished"]
-        parts += [f"{vanished:,} not in the input any more"] if vanished else []
+        view = self.view()
+        parts = counts(view.raw["job"])
         parts.append(spent(view.budget.usd.spent, self._engine.estimated_calls(self._no)))
         status = view.status + (f" ({view.why})" if view.why else "")
         return ", ".join([status, *parts, *([view.in_doubt] if view.in_doubt else []), *self.unheld])

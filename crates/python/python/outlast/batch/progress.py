@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from typing import Any
+from typing import Any, Mapping
 
 from .. import budget
 from ..say import is_terminal, say
@@ -148,6 +148,13 @@ def line(stats: Stats, before: int, spent_before: float) -> list[str]:
             whole = stats.cost_usd + (stats.cost_usd - spent_before) / worked * pending
             parts[-1] += f", about {_usd(round(whole, max(2, 1 - math.floor(math.log10(whole)))))} in all"
     return parts
+
+
+def counts(job: Mapping[str, int]) -> list[str]:
+    """The counts of a job's items in words, without those that are zero."""
+    others = {"failed": "failed", "dead": "dead", "skipped": "skipped", "open": "not ended", "vanished": "not in the input any more"}
+    items = ("at least " if job.get("is_at_least") else "") + some(job["items"], "item")
+    return [f"{job['done']:,} of {items} done", *(f"{job[count]:,} {what}" for count, what in others.items() if job[count])]
 
 
 def spent(usd: float, estimated: int) -> str:
