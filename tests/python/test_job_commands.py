@@ -253,3 +253,10 @@ def test_the_program_that_changed_a_limit_or_reset_an_item_is_told(rt, command):
     batch(rt, range(2), lambda i: i).wait()
     outlast.job("j", store=rt).reset("1")
     assert "reset by python:" in command("journal", "j")
+
+
+def test_a_job_that_cannot_be_attached_to_is_shown(rt, command):
+    """Bug: the hint named `outlast resume`, which goes on with no run of a program's own."""
+    batch(rt, range(3), lambda i: 1 / i, job="j").wait()
+    told = command("attach", "j", code=1)
+    assert "`outlast show j" in told and "resume" not in told

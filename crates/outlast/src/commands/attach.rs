@@ -30,6 +30,7 @@ pub fn attach(args: AttachArgs, context: Context) -> Result<u8> {
     let socket = stage::connect(directory.path()).map_err(|why| CommandError::NotAttachable {
         run: id.clone(),
         status,
+        has_command: view.spec.command.is_some(),
         why,
     })?;
     match client::attend(socket, Who::Watcher)? {

@@ -12,9 +12,16 @@ error_rows! {
     #[derive(Debug, thiserror::Error)]
     pub enum CommandError {
         #[error("run {run} is {}, and no supervisor listens on this machine{}", .status.name(), unless_gone(.why))]
-        NotAttachable { run: String, status: Status, why: io::Error } => ("not_attachable", REFUSED), match status.is_ended() {
-            true => format!("`outlast logs {run}` shows what it printed"),
-            false => format!("`outlast resume {run}` goes on with it, `outlast logs {run}` shows what it printed"),
+        NotAttachable {
+            run: String,
+            status: Status,
+            /// Whether `outlast run` began it. A program's own run has no log, and only its program goes on with it.
+            has_command: bool,
+            why: io::Error,
+        } => ("not_attachable", REFUSED), match (has_command, status.is_ended()) {
+            (false, _) => format!("`outlast show {run}` tells of it"),
+            (true, true) => format!("`outlast logs {run}` shows what it printed"),
+            (true, false) => format!("`outlast resume {run}` goes on with it, `outlast logs {run}` shows what it printed"),
         };
         #[error("run {run} has no log: it has no attempt yet")]
         NoAttempt { run: String } => ("no_logs", REFUSED), NO_LOGS;
