@@ -58,7 +58,7 @@ class Budget:
         return self.usd is not None or self.tokens is not None
 
     def _repr_html_(self) -> str:
-        rows = [(unit.removesuffix("_ms").removesuffix("_nano_usd"), shown(unit, value)) for unit, value in self.limits().items()]
+        rows = [(unit_name(unit), shown(unit, value)) for unit, value in self.limits().items()]
         return html.table("Budget", ("unit", "limit"), rows)
 
 
@@ -100,6 +100,11 @@ def usd(nano: int) -> str:
     """Nano-USD as decimal dollars, exactly, with two places at least."""
     whole, _, places = f"{decimal.Decimal(nano) / NANO:.9f}".partition(".")
     return f"{whole}.{places.rstrip('0').ljust(2, '0')}"
+
+
+def unit_name(unit: str) -> str:
+    """The name of a unit for people: that of its limit in `Budget`."""
+    return "usd" if unit == "cost_nano_usd" else unit.removesuffix("_ms")
 
 
 def shown(unit: str, value: int | None) -> str:

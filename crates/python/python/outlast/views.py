@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from . import html
-from .budget import NANO, usd as usd_text
+from .budget import NANO, shown, unit_name, usd as usd_text
 from .versions import parsed
 
 
@@ -83,13 +83,9 @@ class RunView:
 
     def _repr_html_(self) -> str:
         facts = [("status", self.status), ("why", self.why), ("attempts", self.attempts), ("in doubt", self.in_doubt)]
-        units = ("usd", "tokens", "calls", "loops", "wall", "active")
-        amounts = ((unit, getattr(self.budget, unit)) for unit in units)
-
-        def text(unit: str, amount: float) -> str:
-            return usd_text(round(amount * NANO)) if unit == "usd" else f"{amount:.9g}"
-
-        spent = [(u, text(u, a.spent) + ("" if a.limit is None else f" of {text(u, a.limit)}")) for u, a in amounts if a.spent or a.limit]
+        # Of each unit that is limited or was used, what is spent.
+        lines = [line for line in self.raw["budget"] if line["spent"] or line["limit"]]
+        spent = [(unit_name(line["unit"]), shown(line["unit"], line["spent"]) + ("" if line["limit"] is None else f" of {shown(line['unit'], line['limit'])}")) for line in lines]
         return html.table(f"Run {self.name or self.id}", (), [*((name, fact) for name, fact in facts if fact), *spent])
 
     @staticmethod
