@@ -18,7 +18,7 @@ use crate::{
         audit::{Gone, Sums},
     },
     events::{self, Event, Mark, delivery::Delivery},
-    journal::{Entry, Kind, Payload, Role, State},
+    journal::{Entry, Kind, LedgerLine, Payload, Role, State},
     run::{Admission, Attempt, Instance, Lease, Run, Spec, TokenKey},
     store::{
         Answer, Durability, Error, Question, Store, Ticket,
@@ -48,6 +48,8 @@ pub struct Tables {
     /// each write.
     pub events: Vec<Arc<Event>>,
     pub deliveries: BTreeMap<String, Delivery>,
+    /// Lines of the ledger, as commits have summed them.
+    pub sums: Vec<LedgerLine>,
 }
 
 /// Store in memory.
@@ -220,6 +222,7 @@ impl Tables {
             let event = Event { mark, ..e };
             self.events.push(Arc::new(event));
         }
+        l.posted.into_iter().for_each(|line| line.post(&mut self.sums));
         self.specs.extend(l.specs);
         for (run, envelope, namespace) in l.forgotten {
             self.runs.remove(&run);
@@ -229,6 +232,7 @@ impl Tables {
             self.leases.retain(|key, _| key.0 != run);
             self.entries.retain(|key, _| key.0 != run);
             self.payloads.retain(|key, _| key.0 != run);
+            self.sums.retain(|line| line.run != run);
             self.state.forget(&namespace);
             self.events.retain(|e| e.run != Some(run) || e.kind == events::Kind::RunRemoved);
         }
@@ -246,8 +250,8 @@ impl Tables {
     }
 
     /// Returns an inconsistency of the tables, or `None` if they are consistent: every envelope's sums must
-    /// equal those of its entries, no limit may be passed except by an overrun, and no lease's fence may be
-    /// above its run's.
+    /// equal those of its entries, as must the ledger's, no limit may be passed except by an overrun, and no lease's
+    /// fence may be above its run's.
     pub fn inconsistency(&self) -> Option<String> {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =
@@ -276,7 +280,12 @@ impl Tables {
             }
         }
         let fence = |l: &&Lease| l.fence > self.runs.get(&l.run).map_or(Fence(0), |r| r.fence);
-        self.leases.values().find(fence).map(|l| format!("the lease of run {} is ahead of its run", l.run))
+        if let Some(lease) = self.leases.values().find(fence) {
+            return Some(format!("the lease of run {} is ahead of its run", lease.run));
+        }
+        let lines = LedgerLine::sum(self.entries.values().filter_map(LedgerLine::of));
+        let kept = LedgerLine::sum(self.sums.iter().cloned());
+        (lines != kept).then(|| format!("the ledger has {kept:?}, and its calls add up to {lines:?}"))
     }
 }
 

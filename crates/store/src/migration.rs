@@ -4,13 +4,18 @@
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use outlast_core::{
+    journal::LedgerLine,
     run::{Identity, Instance},
     store::Error,
     words::Micros,
 };
 use rustix::process::Pid;
 
-use crate::tables::{CALL, FAILED, UNKNOWN};
+use crate::{
+    query,
+    rows::{Column, Dialect, Stored as _, Write},
+    tables::{CALL, FAILED, UNKNOWN, line_key},
+};
 
 /// Silence, in milliseconds, after which a process that is listed as live no longer prevents a migration of
 /// its store.
@@ -25,6 +30,8 @@ pub const CREATED: i64 = 4;
 /// - 4: the operation that opened an entry. Entries of format 3 have none: 0.
 /// - 5: who receives an entry's answer, and how many recorded answers an attempt is receiving.
 /// - 6: sums of a run's own calls, which [`added_since`] fills in.
+///
+/// Format 7 added the ledger's lines.
 const ADDED: [(i64, &str, &str); 4] = [
     (4, "entries", "opened_by {int} NOT NULL DEFAULT 0"),
     (5, "entries", "taken TEXT"),
@@ -32,9 +39,10 @@ const ADDED: [(i64, &str, &str); 4] = [
     (6, "runs", "own TEXT"),
 ];
 
-/// Returns the SQL that adds the columns that tables of format `found` lack. `prefix` comes before each table's name; `int`
-/// is the database's integer type.
-pub fn added_since(found: i64, prefix: &str, int: &str) -> String {
+/// Returns the SQL that adds what tables of format `found` lack.
+pub fn added_since(d: Dialect, found: i64) -> String {
+    let prefix = d.schema();
+    let int = if d == Dialect::Sqlite { "INTEGER" } else { "bigint" };
     let lacking = ADDED.into_iter().filter(|(format, ..)| *format > found);
     let add = |(_, table, column): (i64, &str, &str)| {
         format!("ALTER TABLE {prefix}{table} ADD COLUMN {};\n", column.replace("{int}", int))
@@ -43,7 +51,28 @@ pub fn added_since(found: i64, prefix: &str, int: &str) -> String {
     if found < 6 {
         sql.push_str(&own_sums(prefix));
     }
+    if found < 7 {
+        sql.push_str(&ledger(d, int));
+    }
     sql
+}
+
+/// Returns the SQL that makes the ledger's lines and the index of its calls by time, of the calls that are there.
+fn ledger(d: Dialect, int: &str) -> String {
+    let (prefix, key, fill) = (d.schema(), line_key(d), query::summing(d));
+    let (name, primary, unique) = match d {
+        Dialect::Sqlite => ("TEXT", format!(", PRIMARY KEY ({key})) WITHOUT ROWID"), String::new()),
+        Dialect::Postgres | Dialect::PostgresRow => {
+            ("bytea", ")".to_owned(), format!("CREATE UNIQUE INDEX sums_by_key ON {prefix}sums ({key});\n"))
+        }
+    };
+    let counts = LedgerLine::COLUMNS.iter().filter(|column| column.write == Write::Always);
+    let counts: String = counts.map(|Column { name, .. }| format!(", {name} {int} NOT NULL")).collect();
+    format!(
+        "CREATE TABLE {prefix}sums (run_no {int} NOT NULL, upstream {name} NOT NULL, model {name} NOT NULL, \
+         day {int} NOT NULL{counts}{primary};\n{unique}{fill};\n\
+         CREATE INDEX calls_in_time ON {prefix}entries (opened_at) WHERE kind = {CALL};\n"
+    )
 }
 
 /// Returns the SQL that sums the own calls of each run.
@@ -121,7 +150,7 @@ fn start_time(pid: u32) -> Option<u64> {
 
 /// Format that this program writes. A change of the stored data needs a new number, and a migration step from the
 /// previous format if a release has written that format.
-pub const FORMAT: i64 = 6;
+pub const FORMAT: i64 = 7;
 
 /// Oldest format that this program reads. Formats from before the first release have no migration.
 pub const OLDEST: i64 = 3;

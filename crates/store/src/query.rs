@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use outlast_core::{
     envelope::{BudgetView, Envelope, unit::MOST_PER_CALL},
     events::delivery::Delivery,
-    journal::{Entry, Role},
+    journal::{Entry, Role, ledger::DAY},
     run::{Attempt, Instance},
     store::{
         Answer, ApprovalFilter, Error, INLINE_VALUE, LedgerLine, Question, RunFilter, Sought, WHOLE_VALUE,
@@ -17,10 +17,10 @@ use outlast_core::{
 };
 
 use crate::{
-    rows::{Cell, Dialect, Record},
+    rows::{Cell, Column, Dialect, Record, Stored as _, Write},
     tables::{
-        APPROVAL, CALL, DONE, FAILED, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN, budget_views,
-        run_views,
+        APPROVAL, CALL, DONE, FAILED, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN, adding,
+        budget_views, run_views,
     },
 };
 
@@ -170,6 +170,10 @@ pub fn answer<D: Database>(db: &D, question: &Question) -> Result<Answer, Error>
             Answer::Instance(db.row(Query::new(d.select::<Instance>(&by_no()), [Int(no.0)]))?)
         }
         Question::Ledger { since, until } => Answer::Ledger(ledger(db, *since, *until)?),
+        Question::Sums { run } => {
+            let text = d.select::<LedgerLine>(&format!("WHERE run_no = {p}1"));
+            Answer::Sums(LedgerLine::sum(db.rows::<LedgerLine>(Query::new(text, [Int(run.0)]))?))
+        }
         Question::TokenKeys {} => {
             let text = format!(
                 "SELECT key, value FROM {o}meta WHERE key LIKE 'token_key_%' ORDER BY length(key) DESC, key DESC"
@@ -318,42 +322,88 @@ pub fn newest(d: Dialect, sought: &Sought) -> String {
     ))
 }
 
-/// Number of entries whose calls SQLite sums at a time: what it groups is sorted in memory.
+/// Number of calls that SQLite sums at a time: what it groups is sorted in memory.
 const SUMMED: usize = 1 << 16;
 
-/// Returns the ledger's lines between two times, in the order of runs.
+/// Returns the ledger's lines between two times, in the order of runs: whole days from the sums that commits keep, and the
+/// calls of the hours before and after these days one by one.
 fn ledger<D: Database>(db: &D, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+    let (d, p) = (D::DIALECT, D::DIALECT.mark());
+    let first = since.0.div_euclid(DAY) + i64::from(since.0.rem_euclid(DAY) > 0);
+    let end = until.0.div_euclid(DAY);
+    if first >= end {
+        return Ok(LedgerLine::sum(of_calls(db, since.0, until.0)?));
+    }
+    let days = d.select::<LedgerLine>(&format!("WHERE day >= {p}1 AND day < {p}2"));
+    let mut lines = of_calls(db, since.0, first * DAY)?;
+    lines.extend(db.rows(Query::new(days, [Int(first), Int(end)]))?);
+    lines.extend(of_calls(db, end * DAY, until.0)?);
+    Ok(LedgerLine::sum(lines))
+}
+
+/// Returns lines of the calls opened in `from..until`. The time grows with these calls, whatever else the store holds.
+fn of_calls<D: Database>(db: &D, mut from: i64, until: i64) -> Result<Vec<LedgerLine>, Error> {
     let text = ledger_text(D::DIALECT);
     if D::DIALECT != Dialect::Sqlite {
-        return db.rows(Query::new(text, [Int(since.0), Int(until.0)]));
+        return db.rows(Query::new(text, [Int(from), Int(until)]));
     }
-    let newest: Option<i64> = db.row(Query::new("SELECT coalesce(max(id), 0) FROM entries", []))?;
+    let next = format!(
+        "SELECT opened_at FROM entries INDEXED BY calls_in_time WHERE kind = {CALL} AND opened_at >= ?1 \
+         AND opened_at < ?2 ORDER BY opened_at LIMIT 1 OFFSET {SUMMED}"
+    );
     let mut lines = Vec::new();
-    for after in (0..newest.unwrap_or_default()).step_by(SUMMED) {
-        let span = [Int(since.0), Int(until.0), Int(after), Int(after + SUMMED as i64)];
-        lines = LedgerLine::sum(lines.into_iter().chain(db.rows(Query::new(text.clone(), span))?));
+    while from < until {
+        let next: Option<i64> = db.row(Query::new(next.clone(), [Int(from), Int(until)]))?;
+        // Calls of one moment are summed together, however many they are.
+        let to = next.map_or(until, |next| next.max(from + 1));
+        let more = db.rows(Query::new(text.clone(), [Int(from), Int(to)]))?;
+        (from, lines) = (to, LedgerLine::sum(lines.into_iter().chain(more)));
     }
     Ok(lines)
 }
 
-/// Returns the query for the ledger's lines between two times; in SQLite, of the calls of a span of entries.
-fn ledger_text(d: Dialect) -> String {
-    let (o, p) = (d.schema(), d.mark());
-    let (least, greatest) = (d.least(), d.greatest());
-    let span = if d == Dialect::Sqlite { " AND id > ?3 AND id <= ?4" } else { "" };
+/// Returns the query for the lines of the calls opened in $1..$2.
+pub fn ledger_text(d: Dialect) -> String {
+    let p = d.mark();
+    let opened = format!(" AND opened_at >= {p}1 AND opened_at < {p}2");
+    grouped(&each_call(d, &d.indexed_by("calls_in_time"), &opened))
+}
+
+/// Returns the statement that sums the calls of a store whose commits have not done so.
+pub fn summing(d: Dialect) -> String {
+    let (o, names, calls) = (d.schema(), LedgerLine::NAMES, each_call(d, "", ""));
+    match d {
+        // Row for row: what SQLite groups is sorted in memory.
+        Dialect::Sqlite => format!("INSERT INTO {o}sums ({names}) {calls} {}", adding(d)),
+        Dialect::Postgres | Dialect::PostgresRow => {
+            format!("INSERT INTO {o}sums ({names}) {}", grouped(&calls))
+        }
+    }
+}
+
+/// Returns the query that sums the lines of a query for [`each_call`]. PostgreSQL adds bigints to a numeric.
+fn grouped(calls: &str) -> String {
+    let counts = LedgerLine::COLUMNS.iter().filter(|column| column.write == Write::Always);
+    let sums: Vec<_> = counts.map(|Column { name, .. }| format!("CAST(sum({name}) AS bigint)")).collect();
+    // The limit keeps SQLite from merging the two: what is sorted would hold all of `detail` then.
+    format!(
+        "SELECT run_no, upstream, model, day, {} FROM ({calls} LIMIT 9223372036854775807) AS calls \
+         GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+        sums.join(", ")
+    )
+}
+
+/// Returns the query for the ledger's line of each call, as [`LedgerLine::of`] has it. `by` names its index.
+fn each_call(d: Dialect, by: &str, opened: &str) -> String {
+    let (o, least, greatest) = (d.schema(), d.least(), d.greatest());
     let reserved = d.number_at("detail", &["reserved", "0"]);
     let unbacked = d.number_at("detail", &["correction", "unbacked_nano_usd"]);
     // Floor division, also before 1970: a wrong clock is no reason to lose a line. Older stores have calls that were
-    // charged more than `MOST_PER_CALL`; their sum would overflow. Unbacked doubt as `Entry::unbacked` has it. PostgreSQL
-    // adds bigints to a numeric.
-    //
-    // The limit keeps SQLite from merging the two: what is sorted would hold all of `detail` then. A key in quotes is in no
-    // text of it, whose quotes are escaped.
+    // charged more than `MOST_PER_CALL`; their sum would overflow. Unbacked doubt as `Entry::unbacked` has it. A key in
+    // quotes is in no text of `detail`, whose quotes are escaped.
     format!(
-        "SELECT run_no, upstream, model, day, CAST(sum(calls) AS bigint), CAST(sum(tokens) AS bigint), \
-         CAST(sum(spent) AS bigint), CAST(sum(doubt) AS bigint), CAST(sum(unbacked) AS bigint), \
-         CAST(sum(unpriced) AS bigint), CAST(sum(unpaid) AS bigint) FROM (SELECT run_no, upstream, model, \
-         (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
+        "SELECT run_no, upstream, model, \
+         (opened_at - ((opened_at % {DAY}) + {DAY}) % {DAY}) / {DAY} AS day, \
          spent_calls AS calls, {least}(spent_tokens, {MOST_PER_CALL}) AS tokens, \
          {least}(spent_cost, {MOST_PER_CALL}) AS spent, \
          CASE WHEN state = {UNKNOWN} THEN {least}(held_cost, {MOST_PER_CALL}) ELSE 0 END AS doubt, \
@@ -361,7 +411,6 @@ fn ledger_text(d: Dialect) -> String {
          WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END AS unbacked, \
          CASE WHEN detail LIKE '%\"unpriced\":\"%' THEN 1 ELSE 0 END AS unpriced, \
          CASE WHEN state = {FAILED} AND spent_cost = 0 THEN spent_calls ELSE 0 END AS unpaid \
-         FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2{span} \
-         LIMIT 9223372036854775807) AS calls GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+         FROM {o}entries {by}WHERE kind = {CALL}{opened}"
     )
 }

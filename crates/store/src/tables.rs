@@ -313,6 +313,48 @@ stored! { Entry = "entries":
     }
 }
 
+stored! { LedgerLine = "sums":
+    Key run_no |l| int(l.run.0),
+    Key upstream |l| name(&l.upstream),
+    Key model |l| name(&l.model),
+    Key day |l| int(l.day),
+    Always calls |l| int(l.calls),
+    Always tokens |l| int(l.tokens),
+    Always spent |l| int(l.spent_nano_usd),
+    Always doubt |l| int(l.doubt_nano_usd),
+    Always unbacked |l| int(l.unbacked_nano_usd),
+    Always unpriced |l| int(l.unpriced_calls),
+    Always unpaid |l| int(l.unpaid_calls),
+    => row {
+        Ok(LedgerLine {
+            run: RunNo(row.int()?),
+            upstream: row.name()?.to_owned(),
+            model: row.name()?.to_owned(),
+            day: row.int()?,
+            calls: row.int()?,
+            tokens: row.int()?,
+            spent_nano_usd: row.int()?,
+            doubt_nano_usd: row.int()?,
+            unbacked_nano_usd: row.int()?,
+            unpriced_calls: row.int()?,
+            unpaid_calls: row.int()?,
+        })
+    }
+}
+
+/// Returns the end of an INSERT of ledger lines that adds them to those that are there.
+pub fn adding(d: Dialect) -> String {
+    let counts = LedgerLine::COLUMNS.iter().filter(|column| column.write == Write::Always);
+    let added: Vec<_> =
+        counts.map(|Column { name, .. }| format!("{name} = sums.{name} + excluded.{name}")).collect();
+    format!("ON CONFLICT ({}) DO UPDATE SET {}", line_key(d), added.join(", "))
+}
+
+/// Returns the columns by which a ledger line is unique. Names may be longer than PostgreSQL's indexes take.
+pub fn line_key(d: Dialect) -> String {
+    format!("run_no, day, {}, {}", d.indexed("upstream"), d.indexed("model"))
+}
+
 stored! { Delivery = "deliveries":
     Key name |d| name(&d.name),
     Always version |d| int(d.version),
@@ -529,24 +571,6 @@ impl Record for StepRow {
 impl Record for (Status, i64) {
     fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {
         Ok((row.code("status", Status::from_code)?, row.int()?))
-    }
-}
-
-impl Record for LedgerLine {
-    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
-        Ok(LedgerLine {
-            run: RunNo(row.int()?),
-            upstream: row.name()?.to_owned(),
-            model: row.name()?.to_owned(),
-            day: row.int()?,
-            calls: row.int()?,
-            tokens: row.int()?,
-            spent_nano_usd: row.int()?,
-            doubt_nano_usd: row.int()?,
-            unbacked_nano_usd: row.int()?,
-            unpriced_calls: row.int()?,
-            unpaid_calls: row.int()?,
-        })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     engine::{Actor, Error},
     envelope::{Budget, Envelope},
     events::{Event, delivery::Delivery},
-    journal::{Entry, Kind, Opening, Payload, Role},
+    journal::{Entry, Kind, LedgerLine, Opening, Payload, Role},
     run::{Attempt, Instance, Lease, Run, Spec},
     state::{self, Name},
     words::{
@@ -187,6 +187,8 @@ pub struct Loaded {
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
     /// Events of the decision, to be written with its rows.
     pub events: Vec<Event>,
+    /// What the decision adds to the ledger, to be written with its rows.
+    pub posted: Vec<LedgerLine>,
     /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,
     /// State of an endpoint's deliveries as the decision leaves it, to be written with it; `None`: unchanged.

@@ -60,15 +60,17 @@ macro_rules! ops {
             }
         )*
 
-        /// Decides `op` on the rows that were loaded for it, and derives its events. Pure: `now` is the store's clock.
+        /// Decides `op` on the rows that were loaded for it, and derives its events and what it adds to the ledger. Pure: `now` is the store's clock.
         pub fn decide(
             op: &Op,
             loaded: &mut crate::engine::loaded::Loaded,
             now: crate::words::id::Micros,
         ) -> Result<Outcome, crate::engine::Error> {
             let before = crate::events::Before::of(loaded);
+            let lines = crate::journal::ledger::LinesBefore::of(&loaded.entries);
             let outcome = decide_alone(op, loaded, now)?;
             loaded.events = before.derive(loaded, now);
+            loaded.posted = lines.changes(&loaded.entries);
             Ok(outcome)
         }
 

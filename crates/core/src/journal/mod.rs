@@ -5,6 +5,7 @@ pub mod approval;
 mod detail;
 pub mod divergence;
 pub mod job;
+pub mod ledger;
 pub mod payload;
 pub mod scope;
 
@@ -16,6 +17,7 @@ pub use act::ActDetail;
 pub use approval::ApprovalId;
 pub use detail::{CallDetail, Correction, ItemDetail, Standing, StepDetail, Taker, ToolDetail};
 pub use job::{Counts, ItemClaim, ItemEnded, ItemRow, ItemRun, Job, OnChange};
+pub use ledger::LedgerLine;
 pub use payload::{Payload, PayloadError};
 
 use crate::{

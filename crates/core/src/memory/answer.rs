@@ -86,6 +86,9 @@ impl Tables {
             }
             Question::Instance { no } => Answer::Instance(self.instances.get(no).cloned()),
             Question::Ledger { since, until } => Answer::Ledger(self.ledger(*since, *until)),
+            Question::Sums { run } => {
+                Answer::Sums(LedgerLine::sum(self.sums.iter().filter(|line| line.run == *run).cloned()))
+            }
             Question::State { namespace, agent, key } => {
                 Answer::State(self.state.at(Name::new(namespace, agent, key), At::Newest.into())?)
             }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{entries, rows};
+use super::rows;
 use crate::{
     engine::{Forget, Forgot},
     envelope::Per,
+    journal::ledger::DAY,
     state::Table,
     store::{self, Ask as _, Durability, LedgerLine, RunView, Store},
     words::{BadText, Micros, RunNo},
@@ -59,8 +60,6 @@ impl Grouping {
         }
     }
 }
-
-const DAY: i64 = 86_400_000_000;
 
 /// Sums of the calls in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,9 +157,7 @@ enum Kept {
 /// Forgets a run, after its sums by day, upstream and model are kept. Nothing says whose they were, and they do not count
 /// while the run is there. The keeping is synced before the run goes.
 pub fn forget(store: &dyn Store, verb: Forget) -> Result<Forgot, store::Error> {
-    let lines = entries::each(store, verb.run).map(|entry| Ok(LedgerLine::of(&entry?)));
-    let lines = lines.collect::<Result<Vec<_>, store::Error>>()?;
-    let lines = LedgerLine::sum(lines.into_iter().flatten());
+    let lines = store.sums(verb.run)?;
     if let Some(view) = store.run(verb.run)?.filter(|_| !lines.is_empty()) {
         let kept = match view.spec.login {
             Some(_) => Kept::Listed { listed: lines },

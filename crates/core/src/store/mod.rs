@@ -9,7 +9,7 @@ mod question;
 pub mod state;
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry as Entered},
+    collections::BTreeMap,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     engine::{self, Op, Outcome, Verb},
-    envelope::{BudgetView, Envelope, Unit},
+    envelope::{BudgetView, Envelope},
     events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, ItemRow, Payload, Role, State, payload::PART_LEN},
     run::{Attempt, Instance, Run, Spec, Status, TokenKey},
@@ -33,6 +33,7 @@ use crate::{
     words::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
+pub use crate::journal::LedgerLine;
 pub use error::Error;
 pub use filter::{ApprovalFilter, Page, Sought, Which};
 pub use hint::{Hint, Loss, Losses, News};
@@ -91,75 +92,6 @@ impl RunFilter {
     /// Builds the filter for all runs that may be meant by `word`.
     pub fn of_word(word: &str) -> RunFilter {
         RunFilter { word: Some(word.to_owned()), ..RunFilter::default() }
-    }
-}
-
-/// Sums of the calls of one run, upstream, model and UTC day.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LedgerLine {
-    pub run: RunNo,
-    pub upstream: String,
-    pub model: String,
-    /// Day on which the calls were opened, in days since the Unix epoch, UTC.
-    pub day: i64,
-    pub calls: i64,
-    pub tokens: i64,
-    pub spent_nano_usd: i64,
-    /// Amount that stays reserved for calls whose outcome is unknown.
-    pub doubt_nano_usd: i64,
-    /// Amount that may be billed for lost calls, and that no envelope has reserved or spent ([`Entry::unbacked`]).
-    pub unbacked_nano_usd: i64,
-    /// Number of calls of which a part has no known price, which is in no sum.
-    #[serde(default)]
-    pub unpriced_calls: i64,
-    /// Number of calls that failed and cost nothing. They are among `calls`.
-    #[serde(default)]
-    pub unpaid_calls: i64,
-}
-
-impl LedgerLine {
-    /// Returns the line of a call; `None` for an entry that is none.
-    pub fn of(e: &Entry) -> Option<LedgerLine> {
-        let call = e.call.as_ref()?;
-        Some(LedgerLine {
-            run: e.run,
-            upstream: call.upstream.clone(),
-            model: call.model.clone(),
-            day: e.opened_at.0.div_euclid(86_400_000_000),
-            calls: e.spent[Unit::Calls],
-            tokens: e.spent.tokens(),
-            spent_nano_usd: e.spent.cost(),
-            doubt_nano_usd: if e.state == State::Unknown { e.held.cost() } else { 0 },
-            unbacked_nano_usd: e.unbacked().cost(),
-            unpriced_calls: i64::from(call.unpriced.is_some()),
-            unpaid_calls: if e.is_unpaid() { e.spent[Unit::Calls] } else { 0 },
-        })
-    }
-
-    /// Sums lines of the same run, upstream, model and day, and returns the sums in this order.
-    pub fn sum(lines: impl IntoIterator<Item = LedgerLine>) -> Vec<LedgerLine> {
-        let mut sums: BTreeMap<_, LedgerLine> = BTreeMap::new();
-        for line in lines {
-            let of = (line.run, line.upstream.clone(), line.model.clone(), line.day);
-            match sums.entry(of) {
-                Entered::Vacant(new) => {
-                    new.insert(line);
-                }
-                Entered::Occupied(mut known) => known.get_mut().add(&line),
-            }
-        }
-        sums.into_values().collect()
-    }
-
-    /// Adds further calls of the same run, upstream, model and day.
-    fn add(&mut self, more: &LedgerLine) {
-        self.calls += more.calls;
-        self.tokens += more.tokens;
-        self.spent_nano_usd += more.spent_nano_usd;
-        self.doubt_nano_usd += more.doubt_nano_usd;
-        self.unbacked_nano_usd += more.unbacked_nano_usd;
-        self.unpriced_calls += more.unpriced_calls;
-        self.unpaid_calls += more.unpaid_calls;
     }
 }
 

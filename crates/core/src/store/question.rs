@@ -49,7 +49,11 @@ macro_rules! questions {
             Deliveries => deliveries() -> Vec<Delivery>;
             LiveInstances => live_instances() -> Vec<Instance>;
             Instance => instance(no: InstanceNo) -> Option<Instance>;
+            /// Returns what the calls opened between two times cost, in the order of runs. Whole days come from the sums
+            /// that commits keep: the time grows with the calls of the days at both ends, and with the groups.
             Ledger => ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
+            /// Returns all lines of a run, as commits have summed them.
+            Sums => sums(run: RunNo) -> Vec<LedgerLine>;
             /// Returns the keys that sign run tokens, newest first. They are created with the store. No text asks for
             /// them: nobody outside this machine may.
             #[serde(skip)]

@@ -6,7 +6,7 @@ use outlast_core::{
         BudgetView,
         audit::{Gone, Sums},
     },
-    journal::{Counts, Role},
+    journal::{Counts, LedgerLine, Role},
     run::Own,
     words::EnvelopeNo,
 };
@@ -52,19 +52,21 @@ pub fn verify(args: &VerifyArgs, Desk { store, context, page, .. }: Desk) -> Res
     for view in runs::each(store, RunFilter::default()) {
         let view = view?;
         count += 1;
-        let own = entries(store, &view, &mut sums, &mut damage)?;
+        let ledger = store.sums(view.run.no)?;
+        let found = entries(store, &view, &mut sums, &mut damage)?;
         let (wrong, mended) = counts(store, &view, args.repair)?;
         let told = if mended { &mut repaired } else { &mut damage };
         told.extend(wrong);
-        seen.push((view.run.no, view.run.own, own));
+        seen.push((view.run.no, (view.run.own, ledger), found));
     }
     let mut gone = Gone::default();
-    for (run, before, own) in seen {
+    for (run, (before, ledger), (own, lines)) in seen {
         // The run is read after all entries. A run that is gone by now is found by the gap it leaves.
         let Some(view) = store.run(run)? else { continue };
         let child_gone = gone.child_of(&view.run);
         damage.extend(budget(&view, &sums.remove(&view.run.envelope()).unwrap_or_default(), child_gone));
         damage.extend(own_sums(&view.run, before, own));
+        damage.extend(ledger_lines(&view.run, (&ledger, &store.sums(run)?), &lines));
     }
     // Budgets that changed meanwhile are skipped: they may be ahead of the entries that were read.
     for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
@@ -119,22 +121,25 @@ fn print(place: &str, what: &str, damage: &[String], repaired: &[String], page: 
     Ok(code)
 }
 
-/// Adds up a run's entries by envelope, and checks every payload that is stored for them. Returns the sums of the run's own.
+/// Adds up a run's entries by envelope, and checks every payload that is stored for them. Returns the sums of the run's own,
+/// and its lines of the ledger.
 fn entries(
     store: &dyn Store,
     view: &RunView,
     sums: &mut BTreeMap<EnvelopeNo, Sums>,
     damage: &mut Vec<String>,
-) -> Result<Own> {
-    let (run, mut after, mut end, mut own) = (&view.run, Seq(0), view.run.next_seq, Own::default());
+) -> Result<(Own, Vec<LedgerLine>)> {
+    let (run, mut after, mut end) = (&view.run, Seq(0), view.run.next_seq);
+    let (mut own, mut lines) = (Own::default(), Vec::new());
     damage.extend(value(store, run.no, Seq(0), Role::Stdin)?.map(|what| format!("run {}: {what}", run.id)));
     loop {
         let page = store.entries(run.no, after, PAGE)?;
-        let Some(last) = page.last() else { return Ok(own) };
+        let Some(last) = page.last() else { return Ok((own, LedgerLine::sum(lines))) };
         after = last.seq;
         let whole = page.len() == PAGE;
         for e in page {
             own.replace(&Own::default(), &Own::of(&e));
+            LedgerLine::of(&e).into_iter().for_each(|line| line.post(&mut lines));
             if e.seq >= end {
                 // A run at work goes on while its entries are read.
                 end = store.run(run.no)?.map_or(end, |view| view.run.next_seq);
@@ -148,7 +153,7 @@ fn entries(
             damage.extend(values(store, run.no, &e)?.map(|what| format!("run {}: {what}", run.id)));
         }
         if !whole {
-            return Ok(own);
+            return Ok((own, LedgerLine::sum(lines)));
         }
     }
 }
@@ -198,6 +203,17 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
 fn own_sums(run: &Run, before: Own, sums: Own) -> Option<String> {
     let differ = before == run.own && sums != before;
     differ.then(|| format!("run {}: its row counts {before:?}, and its calls add up to {sums:?}", run.id))
+}
+
+/// Checks a run's lines of the ledger, as they were before and after its calls were read, against these. One that has
+/// changed meanwhile is not judged.
+fn ledger_lines(
+    run: &Run,
+    (before, after): (&[LedgerLine], &[LedgerLine]),
+    lines: &[LedgerLine],
+) -> Option<String> {
+    let differ = before == after && lines != before;
+    differ.then(|| format!("run {}: the ledger has {before:?}, and its calls add up to {lines:?}", run.id))
 }
 
 /// Checks a run's budget against its entries and those of its children.
@@ -254,7 +270,7 @@ mod tests {
         let told = |had: Own| {
             store.tamper(|tables| tables.runs.get_mut(&run).unwrap().own = had);
             let (view, mut damage) = (store.run(run).unwrap().unwrap(), Vec::new());
-            let sums = entries(&store, &view, &mut BTreeMap::new(), &mut damage).unwrap();
+            let (sums, _) = entries(&store, &view, &mut BTreeMap::new(), &mut damage).unwrap();
             // As a run at work leaves it, which has changed its sums since.
             let later = Own { calls: had.calls + 1, ..had };
             assert_eq!((own_sums(&view.run, later, sums), damage), (None, Vec::new()));
@@ -263,5 +279,18 @@ mod tests {
         assert_eq!(told(Own::default()), None);
         let wrong = told(Own { cost_nano_usd: 7, ..Own::default() }).unwrap();
         assert!(wrong.starts_with("run r1: its row counts Own { cost_nano_usd: 7,"), "{wrong}");
+    }
+
+    #[test]
+    fn lines_of_the_ledger_that_are_not_those_of_its_calls_are_damage() {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))));
+        let run = store.run_verb(Start::new(RunId::new("r1").unwrap()), Durability::Synced).unwrap().run;
+        let run = store.run(run).unwrap().unwrap().run;
+        let (none, one) = (Vec::new(), vec![LedgerLine { calls: 1, ..LedgerLine::default() }]);
+        assert_eq!(ledger_lines(&run, (&one, &one), &one), None);
+        // As a run at work leaves it, which has bought something meanwhile.
+        assert_eq!(ledger_lines(&run, (&none, &one), &one), None);
+        let wrong = ledger_lines(&run, (&one, &one), &none).unwrap();
+        assert!(wrong.contains("calls: 1") && wrong.ends_with("its calls add up to []"), "{wrong}");
     }
 }

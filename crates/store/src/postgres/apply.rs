@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::OnceLock};
 
-use outlast_core::engine::loaded::NewPayload;
+use outlast_core::{engine::loaded::NewPayload, journal::LedgerLine};
 use tokio_postgres::error::SqlState;
 
 use super::{
@@ -20,7 +20,7 @@ use crate::{
         Write, cells, replacing,
     },
     state::changes,
-    tables::PAYLOAD,
+    tables::{PAYLOAD, adding},
 };
 
 /// Statements that write all changed rows of a group, in order. Events come last, behind their lock.
@@ -62,6 +62,7 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
     }
     let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
     put_rows(deliveries, &mut all)?;
+    many(&mut all, posting, known.posted.iter(), every)?;
     let names = ["at", "run_no", "seq", "kind", "about"];
     if !known.events.is_empty() {
         all.push(locks::in_order_of_events(schema));
@@ -95,7 +96,7 @@ pub async fn forget(
     envelope: EnvelopeNo,
     namespace: &str,
 ) -> Result<(), tokio_postgres::Error> {
-    for table in ["payloads", "entries", "attempts", "leases", "specs"] {
+    for table in ["payloads", "entries", "attempts", "leases", "specs", "sums"] {
         let sql = format!("DELETE FROM outlast.{table} WHERE run_no = $1");
         client.execute(&sql, params![run.0]).await?;
     }
@@ -178,6 +179,10 @@ fn many<'a, R>(
 fn spec_sql(dialect: Dialect) -> Cow<'static, str> {
     let insert = dialect.insert("specs", &["run_no", "spec"]);
     format!("{insert} {}", replacing(&["run_no"], &["spec"])).into()
+}
+
+fn posting(dialect: Dialect) -> Cow<'static, str> {
+    format!("{} {}", dialect.texts::<LedgerLine>().insert, adding(dialect)).into()
 }
 
 /// Returns the statement that writes payloads. Where the transaction inserts their entries, there are none to replace.

@@ -16,7 +16,7 @@ use outlast_core::{
     },
     envelope::{Budget, Envelope},
     events::{Event, delivery::Delivery},
-    journal::{Entry, Kind, State},
+    journal::{Entry, Kind, LedgerLine, State},
     run::{Attempt, Instance, Lease, Run, Spec},
     state::{
         Committed, Name, Namespace, Position,
@@ -88,6 +88,8 @@ pub struct Known {
     pub deliveries: BTreeMap<String, Row<Delivery>>,
     /// Events to be written, in order.
     pub events: Vec<Event>,
+    /// Lines to be added to the ledger.
+    pub posted: Vec<LedgerLine>,
     /// Payloads to be written, by run, entry, role and part.
     pub payloads: BTreeMap<(RunNo, Seq, i64, u32), NewPayload>,
     pub state: StateKnown,
@@ -271,6 +273,7 @@ impl Known {
         }
         self.deliveries.extend(l.new_delivery.map(|d| (d.name.clone(), Row::insert(d))));
         self.events.extend(l.events);
+        l.posted.into_iter().for_each(|line| line.post(&mut self.posted));
         if l.state.is_touched() {
             self.state.keep(l.state);
         }
@@ -300,6 +303,7 @@ impl Known {
         self.specs.values_mut().for_each(|row| row.touch = Touch::Read);
         self.deliveries.values_mut().for_each(|row| row.touch = Touch::Read);
         self.events.clear();
+        self.posted.clear();
         self.payloads.clear();
         self.state = StateKnown::default();
         let is_read_again =

@@ -222,7 +222,7 @@ async fn tables(
     }
     let make = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", client.schema.as_str());
     client.batch_execute(&make).await.map_err(failure)?;
-    for sql in [&tables_of_runs(), STATE, &added_since(CREATED, "outlast.", "bigint")] {
+    for sql in [&tables_of_runs(), STATE, &added_since(Dialect::Postgres, CREATED)] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
     let format = ("format".to_owned(), FORMAT.to_string().into_bytes());
@@ -247,7 +247,7 @@ async fn migrate(client: &Link, place: &str, found: i64) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
     let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;
-    for sql in [&added_since(found, "outlast.", "bigint"), EVENTS, IN_ORDER, OBJECTS] {
+    for sql in [&added_since(Dialect::Postgres, found), EVENTS, IN_ORDER, OBJECTS] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
     let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";

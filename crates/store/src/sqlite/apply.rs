@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use outlast_core::{
     engine::Loaded,
-    journal::{Entry, Payload},
+    journal::{Entry, LedgerLine, Payload},
     run::Run,
     words::{EnvelopeNo, Row, RunNo, Touch},
 };
@@ -19,6 +19,7 @@ use crate::{
     query::state::forget as forget_state,
     rows::{Dialect, Stored, Write},
     state::changes,
+    tables::adding,
 };
 
 const SQLITE: Dialect = Dialect::Sqlite;
@@ -60,6 +61,11 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     }
     if let Some(d) = &l.new_delivery {
         put(conn, d)?;
+    }
+    for line in &l.posted {
+        static TEXT: LazyLock<String> =
+            LazyLock::new(|| format!("{} {}", SQLITE.texts::<LedgerLine>().insert, adding(SQLITE)));
+        bind(conn, &TEXT, line, |_| true)?;
     }
     for e in &l.events {
         let sql = "INSERT INTO events (at, run_no, seq, kind, about) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -163,7 +169,7 @@ fn bind_cells<T: Stored>(
 /// Deletes all rows that belong to a run.
 fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) -> Result<()> {
     payloads::forget(conn, run)?;
-    for table in ["entries", "attempts", "leases", "specs"] {
+    for table in ["entries", "attempts", "leases", "specs", "sums"] {
         execute(conn, &format!("DELETE FROM {table} WHERE run_no = ?1"), (run.0,))?;
     }
     for sql in forget_state(SQLITE) {

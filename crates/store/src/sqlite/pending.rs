@@ -80,6 +80,7 @@ impl Pending {
             state,
             forgotten,
             events,
+            posted,
             deliveries: _,
             new_delivery,
             declared: _,
@@ -99,6 +100,7 @@ impl Pending {
             && specs.is_empty()
             && forgotten.is_empty()
             && events.is_empty()
+            && posted.is_empty()
             && new_delivery.is_none()
             && !state.is_touched()
     }

@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        query::{approvals, items, newest, steps},
+        query::{approvals, items, ledger_text, newest, steps},
         sqlite::schema,
         tables::{budget_views, run_views},
     };
@@ -118,6 +118,9 @@ mod tests {
             let plan = plan(&newest(Dialect::Sqlite, &sought));
             assert!(plan.iter().all(|line| !line.contains("TEMP B-TREE")), "{plan:?}");
         }
+        let of_calls = plan(&ledger_text(Dialect::Sqlite));
+        let in_time = "SEARCH entries USING INDEX calls_in_time (opened_at>? AND opened_at<?)";
+        assert!(of_calls.iter().any(|line| line == in_time), "{of_calls:?}");
         let of_items = "SEARCH e USING INDEX entries_of_items (run_no=? AND seq>? AND seq<?)";
         let value = "SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
         let all = |open, run| approvals(Dialect::Sqlite, &ApprovalFilter { run, open, limit: 10 });

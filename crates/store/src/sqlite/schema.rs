@@ -12,6 +12,7 @@ use rusqlite::{Connection, Transaction};
 use super::{connect, failure, rows};
 use crate::{
     migration::{CREATED, FORMAT, added_since, is_idle, readable},
+    rows::Dialect,
     tables::{self, LIVE},
 };
 
@@ -158,7 +159,7 @@ pub fn make(
     }
     tx.execute_batch(&tables_of_runs()).map_err(failure)?;
     tx.execute_batch(STATE).map_err(failure)?;
-    tx.execute_batch(&added_since(CREATED, "", "INTEGER")).map_err(failure)?;
+    tx.execute_batch(&added_since(Dialect::Sqlite, CREATED)).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
     for (key, value) in fresh_meta() {
@@ -182,7 +183,7 @@ pub fn migrate(conn: &mut Connection, path: &Path, now: Micros) -> Result<(), Er
     }
     is_idle(&rows::many::<Instance>(&tx, &format!("WHERE life = {LIVE}"), [])?, now, &place)?;
     let copy = copy(path, found)?;
-    tx.execute_batch(&added_since(found, "", "INTEGER")).map_err(failure)?;
+    tx.execute_batch(&added_since(Dialect::Sqlite, found)).map_err(failure)?;
     tx.execute_batch(EVENTS).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.commit().map_err(failure)?;

@@ -85,11 +85,16 @@ fn charged_beyond_reason(table: &str) -> String {
     call(1) + &call(2)
 }
 
+/// Less than a day, whose calls are summed one by one.
+const HOUR: Micros = Micros(3_600_000_000);
+
 /// The ledger has each of the two at the most that a call is charged now.
 fn still_adds_up(store: &dyn Store) {
-    let lines = store.ledger(Micros(0), Micros(i64::MAX)).unwrap();
+    let lines = store.ledger(Micros(0), HOUR).unwrap();
     let sums: Vec<_> = lines.iter().map(|l| (l.calls, l.spent_nano_usd, l.tokens)).collect();
     assert_eq!(sums, [(2, 2 * MOST_PER_CALL, 2 * MOST_PER_CALL)]);
+    // Of whole days no call is read, but what commits have summed: of these none.
+    assert_eq!(store.ledger(Micros(0), Micros(i64::MAX)).unwrap(), []);
 }
 
 // Bug: a store with two calls that were charged 2^63 - 1 could not be asked what was spent. Consequence: `spend` failed
@@ -101,15 +106,23 @@ fn a_sqlite_ledger_with_charges_beyond_reason_still_adds_up() {
 }
 
 // Bug: `outlast spend` of 10^6 calls held a row for each. Cause: SQLite sorts what it groups, in memory. It is summed by
-// spans of entries now: here both sides of a span's end, and spans without any.
+// spans of time now: here of moments with one call each, of one with all, and with a span's end among calls of one moment.
 #[test]
-fn a_sqlite_ledger_adds_up_over_spans_of_entries() {
-    for (first, second) in [(65_536, 65_537), (1, 1_000_000)] {
-        let moved = format!(
-            "UPDATE entries SET id = {second} WHERE seq = 2; UPDATE entries SET id = {first} WHERE seq = 1;"
+fn a_sqlite_ledger_adds_up_over_spans_of_time() {
+    const CALLS: i64 = 2 * 65_536 + 1;
+    for moment in ["i", "0", "i / 40000"] {
+        let calls = format!(
+            "INSERT INTO entries (run_no, seq, kind, state, attempt, scope, opened_at, held_cost, held_tokens, \
+             held_calls, spent_cost, spent_tokens, spent_calls, delivered_count, replayable, model, upstream) \
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {CALLS}) \
+             SELECT 1, i, {}, {}, 1, 'i0', {moment}, 0, 0, 0, 2, 3, 1, 0, false, 'm', 'u' FROM n",
+            Kind::Call.code(),
+            State::Done.code(),
         );
-        let (_directory, path, _) = sqlite_with(&(charged_beyond_reason("entries") + &moved));
-        still_adds_up(&*open_at(place(&path), false).unwrap());
+        let (_directory, path, _) = sqlite_with(&calls);
+        let lines = open_at(place(&path), false).unwrap().ledger(Micros(0), HOUR).unwrap();
+        let sums: Vec<_> = lines.iter().map(|l| (l.calls, l.spent_nano_usd, l.tokens)).collect();
+        assert_eq!(sums, [(CALLS, 2 * CALLS, 3 * CALLS)], "{moment}");
     }
 }
 

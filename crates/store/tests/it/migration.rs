@@ -5,9 +5,10 @@ use std::{fs, path::Path, sync::Arc};
 use outlast_core::{
     engine::run::{process::Register, start::Start},
     events::{EventQuery, Mark},
+    journal::{Kind, LedgerLine, State},
     run::{Own, instance::Identity},
     store::{Ask as _, Durability, Store},
-    words::id::RunId,
+    words::id::{Micros, RunId},
 };
 use outlast_store::{FORMAT, OLDEST};
 use rusqlite::Connection;
@@ -17,10 +18,16 @@ use crate::{
     private_postgres::Database,
 };
 
-/// Returns whether the run is there, with the sums of its calls.
-fn has_run(store: &Arc<dyn Store>) -> bool {
-    let no = store.run_no(&RunId::new("kept").unwrap()).unwrap();
-    no.is_some_and(|no| store.run(no).unwrap().unwrap().run.own == Own::default())
+/// Checks that the run of an older format is there, with its line of the ledger and the sums of its calls.
+fn has_run(store: &dyn Store, older: i64) {
+    let no = store.run_no(&RunId::new("kept").unwrap()).unwrap().unwrap();
+    let lines = store.sums(no).unwrap();
+    let line = LedgerLine { calls: 2, tokens: 10, spent_nano_usd: 18, ..lines[0].clone() };
+    assert_eq!((lines.len(), &lines[0]), (1, &line));
+    assert_eq!(store.ledger(Micros(0), Micros(i64::MAX)).unwrap(), lines);
+    // The calls were added behind the back of a format that keeps these sums.
+    let own = Own { calls: 2, tokens: 10, cost_nano_usd: 18, ..Own::default() };
+    assert_eq!(store.run(no).unwrap().unwrap().run.own, if older < 6 { own } else { Own::default() });
 }
 
 /// Adds a run and a process that has left nothing but its row.
@@ -38,7 +45,23 @@ const SINCE: [(i64, &str, &str); 4] =
 /// SQL that takes from a new store what an older format lacks.
 fn without(format: i64, prefix: &str) -> String {
     let lacking = SINCE.into_iter().filter(|(since, ..)| *since > format);
-    lacking.map(|(_, table, column)| format!("ALTER TABLE {prefix}{table} DROP COLUMN {column};")).collect()
+    let columns =
+        lacking.map(|(_, table, column)| format!("ALTER TABLE {prefix}{table} DROP COLUMN {column};"));
+    columns.chain([format!("DROP TABLE {prefix}sums; DROP INDEX {prefix}calls_in_time;")]).collect()
+}
+
+/// SQL that adds two calls to the run.
+fn calls(table: &str) -> String {
+    let call = |seq, cost| {
+        format!(
+            "INSERT INTO {table} (run_no, seq, kind, state, attempt, scope, opened_at, held_cost, held_tokens, \
+             held_calls, spent_cost, spent_tokens, spent_calls, delivered_count, replayable, model, upstream) \
+             VALUES (1, {seq}, {}, {}, 1, 'i0', 0, 0, 0, 0, {cost}, 5, 1, 0, false, 'm', 'u');",
+            Kind::Call.code(),
+            State::Done.code(),
+        )
+    };
+    call(1, 7) + &call(2, 11)
 }
 
 /// Makes a store of an older format, whose process was last seen at `seen`.
@@ -46,7 +69,8 @@ fn old_file(path: &Path, format: i64, seen: &str) {
     use_it(&open_at(place(path), true).unwrap(), 77);
     let conn = Connection::open(path).unwrap();
     conn.execute_batch(&format!(
-        "{} UPDATE instances SET last_seen = {seen}; PRAGMA user_version = {format};",
+        "{} {} UPDATE instances SET last_seen = {seen}; PRAGMA user_version = {format};",
+        calls("entries"),
         without(format, "")
     ))
     .unwrap();
@@ -69,7 +93,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         // As a migration leaves it that was killed.
         let unfinished = directory.path().join(format!("outlast.db.format-{older}-unfinished"));
         fs::write(&unfinished, b"half of it").unwrap();
-        assert!(has_run(&open_at(place(&path), false).unwrap()));
+        has_run(&*open_at(place(&path), false).unwrap(), older);
         assert_eq!(format(&path), FORMAT);
 
         let copy = directory.path().join(format!("outlast.db.format-{older}"));
@@ -81,7 +105,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         assert_eq!(runs, 1);
         assert!(!unfinished.exists());
         fs::remove_file(&copy).unwrap();
-        assert!(has_run(&open_at(place(&path), false).unwrap()));
+        has_run(&*open_at(place(&path), false).unwrap(), older);
         assert!(!copy.exists(), "it was migrated a second time");
     }
 }
@@ -126,6 +150,7 @@ fn a_database_of_an_older_format_is_brought_to_this_one() {
         let database = Database::new();
         use_it(&open_at(&database.url(), true).unwrap(), 77);
         let sql = |sql: &str| database.execute(sql);
+        sql(&calls("outlast.entries"));
         sql(&without(older, "outlast."));
         // Events were ordered by their transactions.
         sql("ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT txid_current()");
@@ -135,7 +160,7 @@ fn a_database_of_an_older_format_is_brought_to_this_one() {
         assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
         sql("UPDATE outlast.instances SET last_seen = 0");
         let store = open_at(&database.url(), false).unwrap();
-        assert!(has_run(&store));
+        has_run(&*store, older);
         let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
         let told = read(Mark::default());
         let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();

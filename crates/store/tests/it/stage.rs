@@ -16,7 +16,7 @@ use outlast_core::{
         budget::BudgetView,
         unit::Unit,
     },
-    journal::Entry,
+    journal::{Entry, LedgerLine},
     run::{Admission, InDoubt, OnDivergence, Own, Run, Unpriced, instance::Identity, status::Status},
     store::{Ask, Durability, Error, RunFilter, RunView, Store, state::EventRange},
     words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
@@ -262,6 +262,8 @@ pub fn audit(store: &dyn Store) {
         check(&owner.run.id.to_string(), &owner.envelope, calls, gone.child_of(&owner.run), observed);
         let own = Own::sum(&self::calls(store, owner.run.no));
         assert_eq!(owner.run.own, own, "the own calls of {}", owner.run.id);
+        let lines = LedgerLine::sum(self::calls(store, owner.run.no).iter().filter_map(LedgerLine::of));
+        assert_eq!(store.sums(owner.run.no).unwrap(), lines, "the ledger of {}", owner.run.id);
     }
     // The same of the newest window of each named budget.
     for BudgetView { budget, envelope } in store.budgets().unwrap() {
