@@ -52,17 +52,22 @@ pub fn each_after(
     })
 }
 
+/// Entries that are read first where the newest are asked for: most callers want a few. Each later chunk is twice as long.
+const NEWEST: usize = 50;
+
 /// Returns the entries of a run before `before`, newest first, a chunk of them in memory.
 pub fn each_back(
     store: &dyn Store,
     run: RunNo,
     mut before: Seq,
 ) -> impl Iterator<Item = Result<Entry, store::Error>> {
+    let mut size = NEWEST;
     rows(move || {
         let mut chunk = Vec::new();
         while chunk.is_empty() && before > Seq(1) {
-            let from = Seq((before.0 - 1).saturating_sub_unsigned(PAGE.chunk as u64).max(0));
-            chunk = store.entries(run, from, PAGE.chunk)?;
+            let from = Seq((before.0 - 1).saturating_sub_unsigned(size as u64).max(0));
+            chunk = store.entries(run, from, size)?;
+            size = (2 * size).min(PAGE.chunk);
             chunk.retain(|e| e.seq < before);
             before = Seq(from.0 + 1);
         }
@@ -232,4 +237,57 @@ pub fn reset(store: &dyn Store, by: &str, run: RunNo, again: &Again) -> Result<V
         pending.wait()?;
     }
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use super::*;
+    use crate::{
+        engine::Op,
+        memory::MemoryStore,
+        store::{Answer, Question, Ticket},
+        words::{ManualClock, Micros},
+    };
+
+    /// Store that counts the entries that are asked for.
+    struct Counting(MemoryStore, AtomicUsize);
+
+    impl Store for Counting {
+        fn submit(&self, op: Op, durability: Durability) -> Ticket {
+            self.0.submit(op, durability)
+        }
+
+        fn answer(&self, question: &Question) -> Result<Answer, Error> {
+            if let Question::Entries { limit, .. } = question {
+                self.1.fetch_add(*limit, Relaxed);
+            }
+            self.0.answer(question)
+        }
+
+        fn place(&self) -> String {
+            self.0.place()
+        }
+    }
+
+    /// Bug: `show` and the page read a thousand entries to tell the newest six.
+    #[test]
+    fn the_newest_entries_are_found_among_few_and_all_come_in_order() {
+        const ALL: i64 = 3_000;
+        let run = RunNo(1);
+        let memory = MemoryStore::new(Arc::new(ManualClock::new(Micros(0))));
+        memory.tamper(|tables| {
+            let entry = |seq| Entry { run, seq, ..Entry::default() };
+            tables.entries.extend((1..=ALL).map(Seq).map(|seq| ((run, seq), entry(seq))));
+        });
+        let store = Counting(memory, AtomicUsize::default());
+        let seqs = || each_back(&store, run, Seq(ALL + 1)).map(|entry| entry.unwrap().seq.0);
+        assert_eq!(seqs().take(6).collect::<Vec<_>>(), (ALL - 5..=ALL).rev().collect::<Vec<_>>());
+        assert_eq!(store.1.load(Relaxed), NEWEST);
+        assert_eq!(seqs().collect::<Vec<_>>(), (1..=ALL).rev().collect::<Vec<_>>());
+    }
 }

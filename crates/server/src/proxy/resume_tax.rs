@@ -120,6 +120,10 @@ impl Restarts {
 
     /// Takes the run's next entry, in their order.
     pub fn add(&mut self, entry: &Entry) {
+        // No call behind this one tells of a restart.
+        if self.attempts.is_empty() && self.current.is_none() {
+            return;
+        }
         let Some(usage) = usage(entry) else { return };
         let attempt = entry.attempt;
         if self.attempts.remove(&attempt) && !self.newest.is_empty() {
@@ -132,8 +136,9 @@ impl Restarts {
         }
         self.current = self.current.filter(|current| *current == attempt);
         let restart = self.current.and_then(|current| self.found.get_mut(&current));
-        if let Some(restart) = restart.filter(|restart| restart.after.len() < CALLS) {
-            restart.after.push(entry.clone());
+        match restart.filter(|restart| restart.after.len() < CALLS) {
+            Some(restart) => restart.after.push(entry.clone()),
+            None => self.current = None,
         }
         self.hour |= usage.cache_write_1h > 0;
         self.newest.push_back(entry.clone());

@@ -77,7 +77,10 @@ const NEWEST: usize = 50;
 ///
 /// Errors: those of the store. An answer that cannot be read says nothing.
 pub fn last_words(store: &dyn Store, view: &RunView) -> Result<Option<String>, Error> {
-    if view.run.job.is_some() {
+    // A run without a paid call has no answer: its entries, which may be a million steps, are not looked through. A fork has
+    // answers that its origin has paid.
+    let has_none = view.run.origins.is_empty() && view.run.own.calls == 0;
+    if view.run.job.is_some() || has_none {
         return Ok(None);
     }
     let newest = entries::each_back(store, view.run.no, view.run.next_seq);
