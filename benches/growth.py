@@ -5,7 +5,8 @@
 
 Each store has as many runs as a five-hundredth of its entries, every fifth entry a paid call, and one run of a tenth of all
 entries more. A figure is the median of five turns in seconds, the whole process counted. `verify` and `gc` go once. What takes
-longer than two minutes is ended, and told as `> 120`; a store that is not filled in half an hour ends the table.
+longer than two minutes is ended, and told as `> 120`; a store that is not filled in half an hour ends the table. `gc` removes
+every run but the newest, last of all. The page's routes are asked over a connection each.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +32,14 @@ COMMANDS = {
     "spend of a day by model": ["spend", "--since", "24h", "--by", "model"],
     "digest of a day": ["digest", "--since", "24h"],
 }
-ONCE = {"verify": ["verify"], "gc": ["gc"]}
+ROUTES = {
+    "page: runs": "/v1/runs",
+    "page: the long run": "/v1/runs/run-big/summary",
+    "page: its attempts": "/v1/runs/run-big/attempts",
+    "page: its entries": "/v1/runs/run-big/entries?limit=100",
+    "page: spend": "/v1/spend",
+}
+ONCE = {"verify": ["verify"], "gc": ["gc", "--older-than", "1s"]}
 TURNS, LONGEST, FILLING = 5, 120, 1800
 #: Bytes that were given for an entry: a step's value has 100, and a call's request and answer, which are a fifth, 1,100.
 GIVEN = (4 * 100 + 1_100) / 5
@@ -58,6 +67,27 @@ def median(words: list[str], env: dict[str, str]) -> str:
     return f"{statistics.median(took):.3f}"
 
 
+def routes(outlast: Path, env: dict[str, str]) -> dict[str, str]:
+    """Times the page's routes at a server of the store, which is ended."""
+    serve = subprocess.Popen(
+        [outlast, "serve", "--listen", "127.0.0.1:0"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        place = next(word.rstrip(",") for word in serve.stderr.readline().split() if word.startswith("http://"))
+        figures = {}
+        for name, path in ROUTES.items():
+            took = []
+            for _ in range(TURNS):
+                began = time.monotonic()
+                urllib.request.urlopen(place + path, timeout=LONGEST).read()
+                took.append(time.monotonic() - began)
+            figures[name] = f"{statistics.median(took):.3f}"
+        return figures
+    finally:
+        serve.terminate()
+        serve.communicate()
+
+
 def measure(size: int, outlast: Path, filler: Path, directory: Path) -> dict[str, str] | None:
     """Figures of a store of this size by what they are of; None if it could not be filled in time."""
     store = directory / f"{size}.db"
@@ -71,6 +101,7 @@ def measure(size: int, outlast: Path, filler: Path, directory: Path) -> dict[str
         f"bytes an entry, of {GIVEN:.0f} given": f"{held / size / 1.1:,.0f}",
     }
     figures |= {name: median([str(outlast), *words], env) for name, words in COMMANDS.items()}
+    figures |= routes(outlast, env)
     resumed = [float(subprocess.check_output([filler, store], env=env, timeout=LONGEST)) for _ in range(TURNS)]
     figures["steps read for a resume of the long run"] = f"{statistics.median(resumed):.3f}"
     for name, words in ONCE.items():
