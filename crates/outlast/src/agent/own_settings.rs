@@ -54,34 +54,28 @@ fn json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Agents whose `-m` is short for `--model`.
-const SHORT: [&str; 4] = ["codex", "gemini", "opencode", "qwen"];
-
 /// Returns the model that the command's agent is told to ask; `None` if the command is no known agent, or nothing names
 /// a model. An agent's own word for a model, such as `opus`, is returned as it is.
 pub fn model(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<String>, CliError> {
     let Some((adapter, line)) = find(choice, argv, around)? else { return Ok(None) };
-    let variable = |name: &str| Some(around.var(name)?.to_string_lossy().into_owned());
-    let settings = |place: &str, name: &str| fs::read_to_string(around.expand(place)?.join(name)).ok();
-    let model = typed(&line.tail, SHORT.contains(&adapter.name())).or_else(|| match adapter.name() {
-        "claude" => variable("ANTHROPIC_MODEL").or_else(|| {
-            let text = settings("${CLAUDE_CONFIG_DIR:-~/.claude}", "settings.json")?;
-            Some(serde_json::from_str::<Value>(&text).ok()?["model"].as_str()?.to_owned())
-        }),
-        "codex" => {
-            let table: toml::Table = settings("${CODEX_HOME:-~/.codex}", "config.toml")?.parse().ok()?;
-            Some(table.get("model")?.as_str()?.to_owned())
-        }
-        "gemini" => variable("GEMINI_MODEL"),
-        _ => None,
-    });
+    let row = adapter.row();
+    let variable = || Some(around.var(&row.model_variable)?.to_string_lossy().into_owned());
+    let settings = || {
+        let file = around.expand(&row.model_settings)?;
+        let text = fs::read_to_string(&file).ok()?;
+        let is_toml = file.extension().is_some_and(|kind| kind == "toml");
+        let settings: Value =
+            if is_toml { toml::from_str(&text).ok()? } else { serde_json::from_str(&text).ok()? };
+        Some(settings["model"].as_str()?.to_owned())
+    };
+    let model = typed(&line.tail, &row.model_short).or_else(variable).or_else(settings);
     // Claude Code's mark of a longer context is no part of the model's name.
     Ok(model.map(|model| model.split('[').next().unwrap_or_default().to_owned()))
 }
 
-/// Returns the value of the last `--model`, or of `-m` where that is short for it.
-fn typed(arguments: &[String], has_short: bool) -> Option<String> {
-    let is_option = |word: &str| word == "--model" || has_short && word == "-m";
+/// Returns the value of the last `--model`, or of its `short` form.
+fn typed(arguments: &[String], short: &str) -> Option<String> {
+    let is_option = |word: &str| word == "--model" || !short.is_empty() && word == short;
     let arguments = arguments.split(|word| word == "--").next()?;
     let apart = arguments.windows(2).filter(|pair| is_option(&pair[0])).map(|pair| pair[1].as_str());
     let joined = arguments.iter().filter_map(|word| word.strip_prefix("--model="));

@@ -68,6 +68,16 @@ pub struct Row {
     pub goes_on_with: Vec<String>,
     /// Variables that are not set where connections to the provider's own address are redirected to the proxy.
     pub unset_if_intercepted: Vec<String>,
+    /// Short form of `--model`; empty: there is none.
+    pub model_short: String,
+    /// Variable and settings file that name the model where the command line does not.
+    pub model_variable: String,
+    pub model_settings: String,
+    /// Directory of the sockets of the server that the program begins in the background for its user; `{user}` in it is
+    /// the user's number. Empty: there is none.
+    pub daemon: String,
+    /// Command that ends that server.
+    pub daemon_ended_by: String,
     pub login: Login,
     pub options: Options,
 }

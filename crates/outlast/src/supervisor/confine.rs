@@ -138,7 +138,7 @@ pub fn ways(allowed: &[String], around: &Surroundings, directory: &Path) -> Resu
     let path = |name: &str| around.var(name).map(PathBuf::from);
     let runtime = path("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/run/user/{user}").into());
     let tmux = path("TMUX_TMPDIR").unwrap_or_else(|| "/tmp".into()).join(format!("tmux-{user}"));
-    let daemons = daemons::all(around).into_iter().map(|daemon| daemon.directory);
+    let daemons = daemons::all(around).into_iter().map(|(_, directory)| directory);
     let hidden: Vec<PathBuf> = [runtime, tmux].into_iter().chain(daemons).collect();
     if let Some(hidden) = hidden.iter().find(|hidden| directory.starts_with(hidden)) {
         let why = format!("it works in {}, where others have their sockets", hidden.display());

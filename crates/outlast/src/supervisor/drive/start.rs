@@ -273,14 +273,14 @@ fn keeper(
 /// Names the background servers of CLI agents that live outside of the run, where its programs may meet them: `program`,
 /// and whatever a run that is intercepted starts.
 fn tell_daemons(program: Option<&str>, intercepted: bool, context: &Context) -> Result<(), CliError> {
-    for daemon in daemons::alive(&context.around)? {
-        let (name, directory) = (daemon.program, daemon.directory.display());
-        if intercepted || program == Some(name) {
+    for (row, directory) in daemons::alive(&context.around)? {
+        if intercepted || program == Some(&row.name) {
+            let (name, directory) = (&row.name, directory.display());
             say(&format!(
                 "note: a background server of {name} lives outside of this run ({directory}); what a script hands over to it \
                  is not metered"
             ));
-            say(&format!("hint: `{}` ends it; `--confine-net` hides it", daemon.ended_by));
+            say(&format!("hint: `{}` ends it; `--confine-net` hides it", row.daemon_ended_by));
         }
     }
     Ok(())
