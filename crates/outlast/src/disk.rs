@@ -29,21 +29,36 @@ pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// directory. A link at either place is replaced, and never followed.
 pub fn replace(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     write_new(fresh, bytes)?;
+    rename(fresh, path)
+}
+
+/// Gives a file that is written its name, which is on the disk when this returns.
+pub fn rename(fresh: &Path, path: &Path) -> io::Result<()> {
     fs::rename(fresh, path)?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Writes and syncs a file of mode 0600 that is not there yet; what a dead writer left at its place is removed.
+/// Writes and syncs a file as [`create_new`] makes it.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    // `create_new` follows no link that somebody puts there in between.
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = create_new(path)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+/// Makes a file of mode 0600 that is not there yet; what a dead writer left at its place is removed.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    present(fs::remove_file(path))?;
+    // `create_new` follows no link that somebody puts there in between.
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Returns what was read, opened or removed; `None` if it is not there.
+pub fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Opens a directory of ours that an agent can write in, too. Its files are to be opened below the descriptor.
@@ -56,13 +71,11 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 
 /// Opens a directory as [`open_directory`], and makes it with mode 0700 where it is missing.
 pub fn make_directory(path: &Path) -> io::Result<OwnedFd> {
-    match open_directory(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-            open_directory(path)
-        }
-        opened => opened,
+    if let Some(opened) = present(open_directory(path))? {
+        return Ok(opened);
     }
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    open_directory(path)
 }
 
 /// Opens a file below a directory's descriptor, for mode 0600 where it is made. Errors: `FilesystemLoop` for a link.

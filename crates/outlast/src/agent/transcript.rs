@@ -186,11 +186,8 @@ impl Kept {
         for name in self.list(store)? {
             let Some((_, part, last)) = self.newest(store, &name)? else { continue };
             let path = self.directory.join(&name);
-            let found = match fs::read(&path) {
-                Ok(bytes) => Some(bytes),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-                Err(why) => return Err(Error::File { path, why }),
-            };
+            let unread = |why| Error::File { path: path.clone(), why };
+            let found = disk::present(fs::read(&path)).map_err(unread)?;
             let end = part.offset + part.len;
             if let Some(bytes) = &found
                 && bytes.get(part.offset..end).is_some_and(|own| own == last)
@@ -271,10 +268,7 @@ impl Kept {
         for name in old.iter().rev() {
             let (path, new) = (self.directory.join(name), self.directory.join(renamed(name, from, to)));
             let failed = |why| Error::File { path: path.clone(), why };
-            let bytes = match fs::read(&path) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                read => read.map_err(failed)?,
-            };
+            let Some(bytes) = disk::present(fs::read(&path)).map_err(failed)? else { continue };
             if path == new && first_directory(&bytes).as_deref() != Some(from) {
                 continue;
             }

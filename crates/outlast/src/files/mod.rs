@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use self::history::History;
 use crate::{
-    disk::write_new,
+    disk::{present, write_new},
     program::{context::Context, error::FilesError, run_directory},
     settings::store_address::StoreAddress,
 };
@@ -134,9 +134,8 @@ pub fn directory(context: &Context) -> Result<PathBuf, FilesError> {
 /// Returns the name of a directory of objects, which it is given once.
 fn own_name(directory: &Path, entropy: &dyn Entropy) -> io::Result<String> {
     let file = directory.join("name");
-    match fs::read_to_string(&file) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        name => return name,
+    if let Some(name) = present(fs::read_to_string(&file))? {
+        return Ok(name);
     }
     let name: [u8; 16] = random(entropy);
     let fresh = directory.join(format!("name.{}", std::process::id()));
@@ -348,10 +347,8 @@ struct ByHand {
 
 /// Reads the restorations by hand, oldest first. A last line that a kill has cut is passed over.
 fn read_by_hand(file: &Path) -> io::Result<Vec<ByHand>> {
-    match fs::read_to_string(file) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        text => Ok(text?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
-    }
+    let text = present(fs::read_to_string(file))?.unwrap_or_default();
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 fn now_us() -> i64 {

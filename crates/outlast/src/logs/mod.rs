@@ -17,7 +17,7 @@ use outlast_core::{run::token::mask, words::AttemptNo};
 use rustix::fs::{AtFlags, Dir, OFlags};
 
 use crate::{
-    disk::{make_directory, open_below, open_directory},
+    disk::{make_directory, open_below, open_directory, present},
     render::text::{clean, steers},
 };
 
@@ -101,10 +101,7 @@ const TAIL_BYTES: u64 = 256 << 10;
 
 /// Returns the attempts that have a log in `directory`, oldest first; none if the directory does not exist.
 pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
-    let directory = match open_directory(directory) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened?,
-    };
+    let Some(directory) = present(open_directory(directory))? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for entry in Dir::new(directory)? {
         let entry = entry?;
@@ -142,15 +139,9 @@ pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Res
 /// Opens the files of an attempt's log that are there, the rotated one first. No link is followed.
 fn files(directory: &Path, attempt: AttemptNo) -> io::Result<Vec<File>> {
     let names = [aside(attempt), current(attempt)];
-    let opened = open_directory(directory).and_then(|below| {
-        names.iter().filter_map(|name| present(open_below(&below, name, OFlags::RDONLY))).collect()
-    });
-    present(opened).unwrap_or_else(|| Ok(Vec::new()))
-}
-
-/// Returns `None` for what is not there.
-fn present<T>(opened: io::Result<T>) -> Option<io::Result<T>> {
-    if opened.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) { None } else { Some(opened) }
+    let Some(below) = present(open_directory(directory))? else { return Ok(Vec::new()) };
+    let opened = names.iter().map(|name| present(open_below(&below, name, OFlags::RDONLY)));
+    opened.filter_map(io::Result::transpose).collect()
 }
 
 /// Reader of an attempt's log that follows it while it grows and is rotated.

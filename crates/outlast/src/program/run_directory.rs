@@ -12,7 +12,7 @@ use std::{
 
 use outlast_core::words::{Digest, RunId};
 
-use crate::disk::beside;
+use crate::disk::{beside, present};
 use crate::settings::{
     store_address::{self, StoreAddress},
     surroundings::Surroundings,
@@ -69,10 +69,7 @@ impl RunDirectory {
 
     /// Removes the directory and all that is in it. Idempotent.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        }
+        present(fs::remove_dir_all(&self.path)).map(drop)
     }
 
     /// Returns the path of the task context's mirror file: see `outlast ctx`.

@@ -5,9 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::settings::{
-    surroundings::Surroundings,
-    trust::{self, Trust},
+use crate::{
+    disk::present,
+    settings::{
+        surroundings::Surroundings,
+        trust::{self, Trust},
+    },
 };
 
 /// Name of the settings files.
@@ -197,9 +200,5 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
         true => std::fs::read_to_string(path),
         false => Err(std::io::Error::other("it is no file of at most 1 MiB")),
     });
-    match text {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::Unreadable { path: path.into(), why: e.to_string() }),
-    }
+    present(text).map_err(|e| Error::Unreadable { path: path.into(), why: e.to_string() })
 }

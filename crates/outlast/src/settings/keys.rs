@@ -10,7 +10,10 @@ use std::{
 
 use outlast_server::dialect::Upstream;
 
-use crate::settings::{env_file::assignments, surroundings::Surroundings};
+use crate::{
+    disk::present,
+    settings::{env_file::assignments, surroundings::Surroundings},
+};
 
 /// Keys of the providers, by their places in [`Upstream::ALL`]; `None` for a provider without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,11 +162,7 @@ impl Readers {
 /// Errors: others than `readers` can read it; with [`Readers::Owner`], the file is another user's.
 pub fn read_private(path: &Path, readers: Readers) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.to_owned(), why: e.to_string() };
-    let mut file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unreadable(e)),
-    };
+    let Some(mut file) = present(std::fs::File::open(path)).map_err(unreadable)? else { return Ok(None) };
     // Metadata of the open file, so that the file that is checked is the one that is read.
     let meta = file.metadata().map_err(unreadable)?;
     let (mode, user) = (meta.mode() & 0o7777, rustix::process::geteuid().as_raw());

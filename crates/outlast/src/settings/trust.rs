@@ -48,11 +48,8 @@ pub fn give(around: &Surroundings, path: &Path, text: &str) -> io::Result<()> {
 
 /// Withdraws trust in the settings file at `path`. Returns whether there was any.
 pub fn withdraw(around: &Surroundings, path: &Path) -> io::Result<bool> {
-    match fs::remove_file(record_of(around, path).ok_or_else(nowhere)?) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    }
+    let record = record_of(around, path).ok_or_else(nowhere)?;
+    Ok(disk::present(fs::remove_file(record))?.is_some())
 }
 
 fn record_of(around: &Surroundings, path: &Path) -> Option<PathBuf> {

@@ -16,7 +16,7 @@ pub mod strays;
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -48,6 +48,7 @@ use crate::{
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
+    disk::present,
     program::{
         actor::actor,
         context::Context,
@@ -308,10 +309,7 @@ fn taken_back(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     }
     if moved.to.is_some() {
         // Beside the store stands only what is to be sent.
-        match fs::remove_file(&moved.bundle) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
-            _ => {}
-        }
+        present(fs::remove_file(&moved.bundle))?;
     }
     fence(store, view, None)?;
     say(&format!("{} is taken back: {} must not be imported any more", called(view), moved.bundle));

@@ -15,7 +15,10 @@ use outlast_core::words::Digest;
 use sha2::{Digest as _, Sha256};
 
 use super::sign::{self, Signer, Verifier};
-use crate::{disk::beside, program::error::BundleError};
+use crate::{
+    disk::{self, beside},
+    program::error::BundleError,
+};
 
 /// First bytes of what zstd has compressed.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -82,12 +85,7 @@ fn write(
     (file, fresh): (&Path, &Path),
     signer: Option<&Signer>,
 ) -> io::Result<Digest> {
-    match fs::remove_file(fresh) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh)?;
-    let summed = Summed { to: BufWriter::new(out), sum: Sha256::new() };
+    let summed = Summed { to: BufWriter::new(disk::create_new(fresh)?), sum: Sha256::new() };
     let mut tar = tar::Builder::new(zstd::Encoder::new(summed, LEVEL)?);
     tar.mode(tar::HeaderMode::Deterministic);
     for name in names {
@@ -105,9 +103,7 @@ fn write(
     if file.exists() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    fs::rename(fresh, file)?;
-    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    disk::rename(fresh, file)?;
     Ok(digest)
 }
 

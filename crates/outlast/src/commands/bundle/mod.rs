@@ -26,6 +26,7 @@ use serde::Deserialize;
 use self::sign::{Signer, Verifier};
 use super::{export::ExportArgs, prelude::*};
 use crate::{
+    disk::present,
     program::{error::BundleError, fence::fence, run_directory},
     settings::store_address::Durability as Kept,
 };
@@ -114,10 +115,7 @@ impl Workplace {
     }
 
     fn clear(&self) -> std::io::Result<()> {
-        match fs::remove_dir_all(&self.path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        }
+        present(fs::remove_dir_all(&self.path)).map(drop)
     }
 
     /// Opens the bundle's store; `create` makes it.

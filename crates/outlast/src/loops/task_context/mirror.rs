@@ -154,11 +154,8 @@ fn document(context: &TaskContext, run: &str, attempt: AttemptNo, timestamp: Str
 /// Refuses to replace a file that is not known to be ours: a newer Outlast's file may hold more than we understand,
 /// and a file that was named by mistake is a person's work.
 fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
-    let text = match fs::read(file) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(Error::Io { path: file.to_owned(), source }),
-    };
+    let unread = |source| Error::Io { path: file.to_owned(), source };
+    let Some(text) = disk::present(fs::read(file)).map_err(unread)? else { return Ok(()) };
     let schema = serde_json::from_slice::<Value>(&text).ok().and_then(|v| v.get("schema")?.as_i64());
     match schema {
         Some(had) if had > SCHEMA => Err(Error::Newer { path: file.to_owned(), had }),
