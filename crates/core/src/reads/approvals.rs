@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{
     journal::{
         ApprovalId, Entry, Kind, Role,
-        approval::{ApprovalDetail, Status},
+        approval::{ApprovalDetail, MOST_PENDING, Status},
     },
     reads::entries,
     run::status,
@@ -49,6 +49,11 @@ pub fn list(store: &dyn Store, filter: &Filter, status: Option<Status>) -> Resul
         found.extend(view.filter(|v| status.is_none_or(|wanted| v.status == wanted)));
     }
     Ok(found)
+}
+
+/// Lists the newest approvals that wait for a person, of one run or of all.
+pub fn pending(store: &dyn Store, run: Option<RunNo>) -> Result<Vec<View>, store::Error> {
+    list(store, &Filter { run, open: true, limit: MOST_PENDING }, Some(Status::Pending))
 }
 
 /// Cache of the runs that were looked up: many approvals belong to few runs.

@@ -9,9 +9,8 @@ use std::{
 
 use outlast_core::{
     events::Kind,
-    journal::approval::{self, MOST_PENDING},
     reads::{
-        approvals::{self, View},
+        approvals,
         called::called_now,
         happened,
         lives::Drivers,
@@ -20,7 +19,7 @@ use outlast_core::{
         waits::{self, For},
     },
     run::{Attempt, Identity, Status},
-    store::{self, ApprovalFilter, RunView, Store},
+    store::{self, RunView, Store},
     words::{AttemptNo, Micros, RunId, RunNo},
 };
 use outlast_server::api::read::gist;
@@ -134,8 +133,7 @@ pub fn gather(
             above = store.run(parent)?.and_then(|view| view.run.parent);
         }
     }
-    let pending = ApprovalFilter { run: None, open: true, limit: MOST_PENDING };
-    let asked: Vec<View> = approvals::list(store, &pending, Some(approval::Status::Pending))?;
+    let asked = approvals::pending(store, None)?;
     for view in &asked {
         facts.entry(view.id.run).or_default().asks = true;
     }

@@ -8,9 +8,7 @@ mod money;
 mod object;
 
 use outlast_core::{
-    journal::approval,
     reads::{budgets::told_with_above, called::called_now},
-    store::ApprovalFilter as Filter,
     words::Outage,
 };
 use outlast_view::Wait;
@@ -125,8 +123,7 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>> 
     if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
         return Ok(Vec::new());
     }
-    let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
-    Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
+    Ok(reads::approvals::pending(store, Some(run.no))?)
 }
 
 /// Returns the word by which commands find a fork's origin, and the last entry that the fork shares; `None` for any other

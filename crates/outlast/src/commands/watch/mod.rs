@@ -8,9 +8,7 @@ use std::{collections::HashMap, io::Write as _, time::Instant};
 
 use outlast_core::{
     engine::DecideApproval,
-    journal::approval,
     reads::{approvals::View, runs::RunSearch},
-    store::ApprovalFilter,
 };
 use outlast_view::Wait;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -198,12 +196,10 @@ impl Position {
     }
 }
 
-/// Most runs in the list, most entries and attempts of a run that are read, and most approvals.
+/// Most runs in the list, most entries and attempts of a run that are read.
 const RUNS: usize = 200;
 
 const ENTRIES: i64 = 200;
-
-const APPROVALS: usize = 100;
 
 /// Most entries whose gist is read, the newest ones: a screen has room for few more.
 const GISTS: usize = 40;
@@ -237,14 +233,13 @@ pub struct Watched {
 
 impl Look {
     fn at(store: &dyn Store, place: Panel) -> Result<Look> {
-        let filter = ApprovalFilter { run: None, open: true, limit: APPROVALS };
         Ok(Look {
             now: store.now()?,
             runs: match place {
                 Panel::Runs => reads::runs::page(store, &RunSearch::default(), RUNS)?.runs,
                 _ => Vec::new(),
             },
-            approvals: reads::approvals::list(store, &filter, Some(approval::Status::Pending))?,
+            approvals: reads::approvals::pending(store, None)?,
             run: match place {
                 Panel::Run(no) => watched(store, no)?,
                 _ => None,

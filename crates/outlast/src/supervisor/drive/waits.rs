@@ -5,10 +5,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{self, Halt, Hold, Verb},
-    journal::approval::{self, ApprovalId, Status as Is},
-    reads::{self, approvals::View, budgets::hopeless},
+    journal::ApprovalId,
+    reads::{
+        approvals::{self, View},
+        budgets::hopeless,
+    },
     run::{Run, Status},
-    store::{self, ApprovalFilter as Filter, Ask as _, Durability, Store},
+    store::{self, Ask as _, Durability, Store},
     words::{InstanceNo, Micros, Outage, RunNo, Seq, clock::random},
 };
 use outlast_server::{door::Proxy, node::HEARTBEAT};
@@ -280,7 +283,7 @@ pub async fn heed(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<W
         let since = seen.take();
         if waits {
             let store = store.clone();
-            let looks = move || (pending(&*store, run), look(&*store, run, since));
+            let looks = move || (approvals::pending(&*store, Some(run)), look(&*store, run, since));
             // A failed read is tried again at the next beat. The heartbeat itself reports a failing store.
             let (asked, woken) =
                 tokio::task::spawn_blocking(looks).await.unwrap_or((Ok(Vec::new()), Ok(None)));
@@ -317,11 +320,6 @@ pub fn is_woken(store: &dyn Store, run: &Run, since: Seq) -> Result<bool, store:
     };
     let new = store.entries(run.no, Seq(since.0 - 1), count)?;
     Ok(new.iter().any(|entry| entry.act().is_some_and(|(name, _)| name == WAKE)))
-}
-
-fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
-    let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
-    reads::approvals::list(store, &filter, Some(Is::Pending))
 }
 
 /// Returns an approval that is asked for, in words.

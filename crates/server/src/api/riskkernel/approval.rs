@@ -2,10 +2,9 @@
 
 use outlast_core::{
     engine::Asker,
-    journal::approval::{self, ApprovalId, Status},
-    reads::{self, approvals::View},
-    store::{self, ApprovalFilter as Filter, Store},
-    words::RunNo,
+    journal::approval::{ApprovalId, Status},
+    reads::approvals,
+    store::ApprovalFilter as Filter,
 };
 
 use super::{Act, Error, run::shown};
@@ -46,7 +45,7 @@ pub async fn decide(asked: ApiRequest) -> Answered<Error> {
             text.parse().ok().filter(|id: &ApprovalId| id.run == run.no).ok_or_else(|| unknown(text))?
         }
         None => {
-            let found = asked.read(move |store| pending(store, run.no)).await?;
+            let found = asked.read(move |store| approvals::pending(store, Some(run.no))).await?;
             match found.as_slice() {
                 [only] => only.id,
                 [] => return Err(Error::NoPendingApproval { run: run.id.to_string() }),
@@ -61,18 +60,11 @@ pub async fn decide(asked: ApiRequest) -> Answered<Error> {
     json(&shown(&asked, run.no).await?)
 }
 
-/// Returns the approvals of a run that wait for a person, newest first.
-pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error> {
-    let filter = Filter { run: Some(run), open: true, limit: approval::MOST_PENDING };
-    reads::approvals::list(store, &filter, Some(Status::Pending))
-}
-
 /// Answers with the run's decided approvals as tool calls, oldest first.
 pub async fn tool_calls(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run().await?.run.no;
     let read = asked.read(move |store| {
-        let found =
-            reads::approvals::list(store, &Filter { run: Some(run), open: false, limit: MOST }, None)?;
+        let found = approvals::list(store, &Filter { run: Some(run), open: false, limit: MOST }, None)?;
         let decided = found.iter().rev().filter(|view| view.status != Status::Pending);
         Ok(decided.map(show::tool_call).collect::<Vec<_>>())
     });

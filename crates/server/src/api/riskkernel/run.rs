@@ -10,7 +10,7 @@ use outlast_core::{
     envelope::{Limits, Unit},
     journal::{Entry, Kind, State},
     reads::{
-        entries,
+        approvals, entries,
         policies::{self, NamedPolicy},
         runs::changed_at,
     },
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Error, approval::pending};
+use super::{Act, Error};
 use crate::{
     api::{
         amount::{self, Budget, ShownBudget},
@@ -205,7 +205,8 @@ impl Shown {
         let used = Used::of(run, &view.envelope, now);
         let awaits = run.awaits_a_person(now);
         let usage = Usage::new(&used, tokens.of(store, run.no)?);
-        let pending = if awaits { pending(store, run.no)?.first().map(Approval::new) } else { None };
+        let pending =
+            if awaits { approvals::pending(store, Some(run.no))?.first().map(Approval::new) } else { None };
         Ok(Shown::new(view, usage, pending, awaits, changed_at(store, run)?))
     }
 }
