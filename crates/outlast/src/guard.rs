@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    run::Instance,
+    run::{Identity, Instance},
     store::{self, Store},
     words::RunId,
 };
@@ -131,11 +131,8 @@ fn supervisor(line: &[Program], context: &Context) -> Result<Option<(Instance, S
     let Ok(me) = identity::of_self() else { return Ok(None) };
     let live = store.live_instances()?;
     Ok(above.iter().find_map(|above| {
-        let found = live.iter().find(|instance| {
-            let it = &instance.identity;
-            (it.pid, it.start_time) == (above.id.pid, above.id.start_time)
-                && (&it.boot_id, it.pid_ns) == (&me.boot_id, me.pid_ns)
-        })?;
+        let it = Identity { pid: above.id.pid, start_time: above.id.start_time, ..me.clone() };
+        let found = live.iter().find(|instance| it.is_same_process(&instance.identity))?;
         let how = format!("{}, pid {} above it, drives a run", found.identity.program, above.id.pid);
         Some((found.clone(), how))
     }))

@@ -118,15 +118,13 @@ pub fn config(
 
 /// Registers this process in the store as an instance named `program`.
 pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
-    let me =
-        identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
-    let identity = Identity { program: program.to_owned(), ..me.clone() };
-    Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
+    let identity = Identity { program: program.to_owned(), ..MachineError::me()? };
+    join_as(store, context, identity)
 }
 
 /// Registers another process of this machine in the store as an instance: the shell of a loop.
 pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
-    let me = identity::of_self()?;
+    let me = MachineError::me()?;
     Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 

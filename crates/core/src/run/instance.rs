@@ -20,6 +20,14 @@ pub struct Identity {
     pub program: String,
 }
 
+impl Identity {
+    /// Returns whether both are one process, whose program and host may be named differently.
+    pub fn is_same_process(&self, other: &Identity) -> bool {
+        let of = |one: &Identity| Identity { host: String::new(), program: String::new(), ..one.clone() };
+        of(self) == of(other)
+    }
+}
+
 /// Life of an instance: only a live one may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

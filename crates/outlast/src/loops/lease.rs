@@ -30,7 +30,7 @@ use outlast_core::{
     store::{self, Ask as _, Durability, RunView, Store},
     words::{AttemptNo, InstanceNo, RunId, RunNo, Slot, clock::random},
 };
-use outlast_process::{end_tree::end_rest, identity, proc_table::ProcId, tree::Tree, wait::poll};
+use outlast_process::{end_tree::end_rest, proc_table::ProcId, tree::Tree, wait::poll};
 use outlast_server::node::{HEARTBEAT, Node, declare_dead};
 use rustix::{
     event::{PollFd, PollFlags},
@@ -56,30 +56,10 @@ use crate::{
     settings::no_proxy,
 };
 
-/// Shell that runs a loop script, with its identity in the store and in `/proc`.
-#[derive(Clone, Debug)]
-pub struct Shell {
-    pub id: ProcId,
-    pub identity: Identity,
-}
-
-impl Shell {
-    /// Looks up the process `pid` as the shell of the loop `name`. Errors: no such process.
-    pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
-        let me = identity::of_self()
-            .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
-        let id = ProcId::of(pid)?.ok_or(MachineError::NoShell { pid })?;
-        let identity =
-            Identity { pid: id.pid, start_time: id.start_time, program: format!("loop {name}"), ..me };
-        Ok(Shell { id, identity })
-    }
-
-    /// Returns whether `other` identifies this shell's process. Its program and host may be named
-    /// differently.
-    pub fn is(&self, other: &Identity) -> bool {
-        *other
-            == Identity { program: other.program.clone(), host: other.host.clone(), ..self.identity.clone() }
-    }
+/// Returns the identity of the process `pid`, the shell that runs the script of the loop `name`. Errors: no such process.
+pub fn shell(pid: u32, name: &str) -> Result<Identity, CliError> {
+    let ProcId { pid, start_time } = ProcId::of(pid)?.ok_or(MachineError::NoShell { pid })?;
+    Ok(Identity { pid, start_time, program: format!("loop {name}"), ..MachineError::me()? })
 }
 
 /// Attempt that a loop's shell has begun and drives.
@@ -98,14 +78,14 @@ pub struct Opened {
 pub fn take(
     store: &Arc<dyn Store>,
     context: &Context,
-    shell: &Shell,
+    shell: &Identity,
     name: &str,
 ) -> Result<Opened, CliError> {
     let id = RunId::new(name).map_err(|e| CliError::usage(e.to_string(), None))?;
     let view = found_or_made(store.as_ref(), id)?;
     let (run, is_over) = (view.run.no, view.run.status == Status::Completed);
     store.run_verb(Reopen { run }, Durability::Synced)?;
-    let node = proxy_setup::join_as(store.clone(), context, shell.identity.clone())?;
+    let node = proxy_setup::join_as(store.clone(), context, shell.clone())?;
     let claimed = claim(&node, shell, &view.run);
     if claimed.is_err() {
         // Without a claim the instance drives nothing: it leaves, so that nobody waits for its heartbeat.
@@ -136,7 +116,7 @@ fn found_or_made(store: &dyn Store, id: RunId) -> Result<RunView, CliError> {
 
 fn claim(
     node: &Node,
-    shell: &Shell,
+    shell: &Identity,
     Run { no: run, id, .. }: &Run,
 ) -> Result<(Claims, Option<Attempt>), CliError> {
     let (run, store) = (*run, node.store());
@@ -156,7 +136,8 @@ fn claim(
             }
             Err(store::Error::Engine(held @ engine::Error::RunHeld { .. })) => {
                 let holders: Vec<Instance> = store.live_instances()?;
-                let ours = holders.iter().find(|i| i.no != node.instance() && shell.is(&i.identity));
+                let ours =
+                    holders.iter().find(|i| i.no != node.instance() && shell.is_same_process(&i.identity));
                 if let Some(ours) = ours {
                     // The same process began anew (`exec "$0"`): its earlier instance is over.
                     declare_dead(store.as_ref(), ours.no, false)?;
@@ -181,7 +162,7 @@ fn claim(
 pub fn settle_in(
     store: &dyn Store,
     context: &Context,
-    shell: &Shell,
+    shell: &Identity,
     opened: &Opened,
     fresh: bool,
 ) -> Result<String, CliError> {
@@ -293,7 +274,7 @@ pub fn is_untouched(store: &dyn Store, bearer: &Bearer) -> Result<bool, store::E
 }
 
 /// Starts the keeper process, which renews the lease of a loop's shell. Returns once the keeper is up.
-pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
+pub fn start(context: &Context, shell: &Identity, opened: &Opened) -> Result<(), CliError> {
     let mut command = Command::new(crate::program()?);
     // The keeper must not hold API keys, nor the marks by which a loop's children are found.
     for (name, _) in context.around.variables() {
@@ -306,12 +287,12 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
     command.args([
         "shell-loop",
         "--pid",
-        &shell.id.pid.to_string(),
+        &shell.pid.to_string(),
         "--loop",
         opened.view.run.id.as_str(),
         "keep",
     ]);
-    command.args(["--started", &shell.id.start_time.to_string()]);
+    command.args(["--started", &shell.start_time.to_string()]);
     command.args(["--instance", &opened.instance.to_string(), "--number", &opened.claims.run.to_string()]);
     command.args(["--attempt", &opened.claims.attempt.to_string()]);
     // Not our standard output: a shell that captures it would wait for the keeper to end.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    lease::{self, End, Shell},
+    lease::{self, End},
     task_context::{
         self, ASIDE, DONE, STAGE, TASK, TASK_ID, TaskContext, pair,
         task::{self, Recovery},
@@ -92,7 +92,7 @@ fn open(
     context: &Context,
     page: &mut Page,
 ) -> Result<u8, CliError> {
-    let shell = Shell::of(args.pid, &args.name)?;
+    let shell = lease::shell(args.pid, &args.name)?;
     page.text(&forget_others(context, &args.name))?;
     if let Some(bearer) = supervised(store.as_ref(), context)?
         && bind(store.as_ref(), &bearer, &shell, &args.name)?
@@ -133,7 +133,7 @@ fn supervised(store: &dyn Store, context: &Context) -> Result<Option<Bearer>, Cl
 /// of its own.
 ///
 /// Errors: another live shell of this name has it.
-fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result<bool, CliError> {
+fn bind(store: &dyn Store, bearer: &Bearer, shell: &Identity, name: &str) -> Result<bool, CliError> {
     let run = &bearer.view.run.id;
     let place = task_context::name(run, TASK, LOOP);
     loop {
@@ -143,7 +143,7 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
             if bound.name != name {
                 return Ok(false);
             }
-            if bound.attempt == bearer.claims.attempt.0 && holds(&bound, shell)? {
+            if bound.attempt == bearer.claims.attempt.0 && holds(&bound, shell) {
                 return Err(InsideError::LoopHeld {
                     name: name.to_owned(),
                     run: run.to_string(),
@@ -153,7 +153,7 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
                 .into());
             }
         }
-        let (attempt, shell) = (bearer.claims.attempt.0, shell.identity.clone());
+        let (attempt, shell) = (bearer.claims.attempt.0, shell.clone());
         let bound = json!(Bound { name: name.to_owned(), attempt, shell });
         let change = task_context::put(run, TASK, LOOP, &bound).expecting(version);
         match bearer.put(store, vec![change], false) {
@@ -164,11 +164,9 @@ fn bind(store: &dyn Store, bearer: &Bearer, shell: &Shell, name: &str) -> Result
 }
 
 /// Returns whether another shell holds the binding. A shell that cannot be seen counts as alive: its attempt is open.
-fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
-    let (me, holder) = (identity::of_self()?, &bound.shell);
-    let is_same =
-        holder.pid == shell.id.pid && holder.start_time == shell.id.start_time && holder.pid_ns == me.pid_ns;
-    Ok(!is_same && matches!(identity::liveness(&me, holder), Liveness::Alive | Liveness::Unknown))
+fn holds(bound: &Bound, shell: &Identity) -> bool {
+    let lives = matches!(identity::liveness(shell, &bound.shell), Liveness::Alive | Liveness::Unknown);
+    lives && !shell.is_same_process(&bound.shell)
 }
 
 /// Takes the loop's run again after its lease was lost (for example because the machine was asleep), unless
@@ -187,7 +185,7 @@ fn hold_again(
         return Err(InsideError::LoopTaken { name: args.name.clone() }.into());
     }
     say("this loop was taken for dead (was the machine asleep?); taking its run again");
-    let shell = Shell::of(args.pid, &args.name)?;
+    let shell = lease::shell(args.pid, &args.name)?;
     let opened = lease::take(store, context, &shell, &args.name)?;
     page.text(&lease::settle_in(store.as_ref(), context, &shell, &opened, false)?)?;
     Ok(true)

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
+use outlast_core::run::Identity;
 use outlast_process::identity;
 use rustix::process::{Resource, getrlimit};
 
@@ -44,10 +45,15 @@ error_rows! {
 impl MachineError {
     /// Checks that this machine has what starting and watching an agent takes: `/proc`, and files that may be open.
     pub fn check() -> Result<(), MachineError> {
-        identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
+        MachineError::me()?;
         match getrlimit(Resource::Nofile).current {
             Some(had) if had < OPEN_FILES => Err(MachineError::OpenFiles { had }),
             _ => Ok(()),
         }
+    }
+
+    /// Returns this process's identity. Errors: `Proc`.
+    pub fn me() -> Result<Identity, MachineError> {
+        identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })
     }
 }
