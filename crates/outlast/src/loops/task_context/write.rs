@@ -24,7 +24,7 @@ use crate::{
 
 /// Number of times that a write is tried if it conflicts with another process's. Each try is decided on what
 /// is stored by then.
-const TRIES: usize = 10;
+const TRIES: u32 = 11;
 
 /// Sets keys of the task context, with the changes `more` in the same commit, and rewrites the mirror file. Durable.
 pub fn write(
@@ -34,17 +34,17 @@ pub fn write(
     pairs: &[(String, String)],
     more: Vec<Change>,
 ) -> Result<(), CliError> {
-    for _ in 0..TRIES {
+    let mut tried = 0;
+    loop {
         let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
+        tried += 1;
         match commit(store, context, bearer, changes, progress) {
             // Another process of the same attempt wrote in between: the changes are computed again from the new state.
-            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. }))) if more.is_empty() => {
-            }
+            Err(CliError::Store(store::Error::Engine(engine::Error::Conflict { .. })))
+                if more.is_empty() && tried < TRIES => {}
             done => return done,
         }
     }
-    let (changes, progress) = changes_of(store, bearer, pairs, &more)?;
-    commit(store, context, bearer, changes, progress)
 }
 
 fn changes_of(

@@ -195,7 +195,7 @@ impl Driver {
                     // The agent's own error handling comes first: most agents end by themselves on the refusal.
                     halting = Some((Instant::now() + self.grace.unwrap_or(HALT_GRACE), pulse.status));
                 }
-                status = over(halting) => {
+                Some(status) = over(halting) => {
                     halting = None;
                     // The run may have been given room meanwhile: then the agent goes on.
                     if word.borrow().ends() {
@@ -413,28 +413,20 @@ fn graces(by: EndedBy, grace: Option<Duration>) -> Graces {
 }
 
 /// Resolves when the grace period of an agent whose run was halted is over; never if the run was not halted.
-async fn over(halting: Option<(Instant, Status)>) -> Status {
-    match halting {
-        Some((at, status)) => {
-            tokio::time::sleep_until(at).await;
-            status
-        }
-        None => std::future::pending().await,
-    }
+async fn over(halting: Option<(Instant, Status)>) -> Option<Status> {
+    reached(halting.map(|(at, _)| at)).await;
+    halting.map(|(_, status)| status)
 }
 
 /// Resolves with the next news of usage limits in what the agent prints; never if nothing is read.
 async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Option<Micros>>>) -> Option<Micros> {
-    match printed {
-        Some(receiver) => match receiver.recv().await {
-            Some(until) => until,
-            None => {
-                *printed = None;
-                std::future::pending().await
-            }
-        },
-        None => std::future::pending().await,
+    if let Some(receiver) = printed {
+        if let Some(until) = receiver.recv().await {
+            return until;
+        }
+        *printed = None;
     }
+    std::future::pending().await
 }
 
 /// Resolves at the given moment; never for `None`.
