@@ -59,7 +59,7 @@ use crate::{
     agent,
     cli::{Globals, change, crashtest::CrashtestArgs, mcp::McpArgs, run},
     guard::{self, Rule},
-    loops::{self, verbs as shell},
+    loops::{self, words as shell},
     mcp,
     program::{actor::actor, server::Over},
     render::text::print_whole,

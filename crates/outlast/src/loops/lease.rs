@@ -39,7 +39,7 @@ use rustix::{
 
 use super::{
     task_context::{TaskContext, mirror::Mirror, write::Bearer},
-    verbs::KeepArgs,
+    words::KeepArgs,
 };
 use crate::{
     program::{

@@ -7,13 +7,15 @@
 //! Outside `outlast run`, the shell itself is the driver of the loop's run: [`lease`] registers the *shell's* process,
 //! so that its death is seen, and its keeper renews its heartbeat for those who cannot see the process.
 
+pub mod at_exit;
 pub mod lease;
 pub mod task_context;
 pub mod verbs;
+pub mod words;
 
 use outlast_core::words::RunId;
 
-use self::verbs::ShellInitArgs;
+use self::words::ShellInitArgs;
 use crate::{
     program::{context::Context, error::CliError, told},
     render::{look::Page, quote},
