@@ -2,18 +2,25 @@
 #![allow(clippy::unwrap_used)]
 
 mod approvals;
+mod budget;
 mod commands;
 mod environment;
+mod find;
 mod follow;
+mod forget;
 mod help;
 mod hints;
 mod jobs;
+mod journal;
 mod line;
+mod money;
 mod pins;
 mod prices;
 mod repair;
 mod said;
 mod settings;
+mod show;
 mod state;
 mod story;
+mod tell;
 mod tidy;
