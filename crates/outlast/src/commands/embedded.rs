@@ -16,12 +16,16 @@ use crate::{
     supervisor::provider::CurrentOutage,
 };
 
+/// Command line of a server without flags.
+const SERVE: [&str; 2] = ["outlast", "serve"];
+
 /// Returns the context of this process and the store's durability. `place` is the store's address, `None` the default
 /// store. Opens nothing. Errors: settings that are not understood, an address that names no store.
 pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError> {
     let around = Surroundings::of_process();
-    let flags = place.into_iter().flat_map(|place| ["--store".into(), place.into()]);
-    let (cli, args) = serve_args(flags, &around)?;
+    let mut typed = Vec::from(SERVE.map(OsString::from));
+    typed.extend(place.into_iter().flat_map(|place| ["--store".into(), place.into()]));
+    let (cli, args) = of_serve(&typed, &around)?;
     Ok((cli.context(around)?.waiting(args.proxy.store_wait_ms), args.proxy.durability))
 }
 
@@ -54,20 +58,12 @@ pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits
 
 /// Returns the settings of `outlast serve`, read from variables and files alone, without flags.
 pub fn settings_of_serve(context: &Context) -> Result<ServeArgs, CliError> {
-    Ok(serve_args([], &context.around)?.1)
+    Ok(of_serve(&SERVE.map(OsString::from), &context.around)?.1)
 }
 
 /// Reads the command line of an `outlast serve` again, with the settings of now.
 pub fn typed_again(context: &Context) -> Result<ServeArgs, CliError> {
     Ok(of_serve(&context.typed, &context.around)?.1)
-}
-
-fn serve_args(
-    flags: impl IntoIterator<Item = OsString>,
-    around: &Surroundings,
-) -> Result<(Globals, ServeArgs), CliError> {
-    let typed: Vec<OsString> = ["outlast".into(), "serve".into()].into_iter().chain(flags).collect();
-    of_serve(&typed, around)
 }
 
 fn of_serve(typed: &[OsString], around: &Surroundings) -> Result<(Globals, ServeArgs), CliError> {

@@ -162,7 +162,7 @@ fn tokens(e: &Entry) -> String {
 }
 
 /// Formats the cost of a call. `≤` marks an amount that is still held because the cost is not known.
-fn cost(e: &Entry) -> String {
+pub fn cost(e: &Entry) -> String {
     if e.kind != Kind::Call {
         return String::new();
     }

@@ -259,7 +259,7 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
             Cell::from(Line::from(state(e.state))),
             Cell::from(clean_line(watched.gists.get(&e.seq).unwrap_or(&entry::what(e)), 200)),
             Cell::from(Line::from(took(e)).right_aligned()),
-            Cell::from(Line::from(cost(e)).right_aligned()),
+            Cell::from(Line::from(entry::cost(e)).right_aligned()),
             Cell::from(Line::from(format!("@{}", e.attempt.0)).right_aligned()),
         ])
     });
@@ -272,14 +272,6 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
 fn took(e: &Entry) -> String {
     let so_far = if e.state == State::Open { "…" } else { "" };
     e.closed_at.map_or_else(|| so_far.to_owned(), |at| time::span(at.ms_since(e.opened_at)))
-}
-
-fn cost(e: &Entry) -> String {
-    match (e.kind, e.held.cost()) {
-        (Kind::Call, 0) => usd(e.spent.cost()),
-        (Kind::Call, held) => format!("≤{}", usd(held + e.spent.cost())),
-        _ => String::new(),
-    }
 }
 
 fn approvals(frame: &mut Frame, area: Rect, desk: &Position, seen: &Look) {
