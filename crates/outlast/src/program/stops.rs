@@ -57,7 +57,7 @@ named! {
 }
 
 /// Line that a process says at a boundary: the moment, and the name of the step, tool or item.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stop {
     pub moment: Moment,
     pub what: String,
@@ -67,21 +67,8 @@ pub struct Stop {
 struct Stops {
     inner: Arc<dyn Store>,
     line: Mutex<BufReader<UnixStream>>,
-    /// Names of the entries that this process has opened, and whether each is a tool call.
-    opened: Mutex<HashMap<Seq, (bool, String)>>,
-}
-
-/// Operation that may be a boundary.
-enum Act {
-    Call,
-    Answer,
-    Step(String),
-    Tool(String),
-    Sent(Seq),
-    Recorded(Seq),
-    Item(String),
-    ItemEnded(Seq),
-    Other(Moment, String),
+    /// Entries that this process has opened.
+    opened: Mutex<HashMap<Seq, Stop>>,
 }
 
 impl Context {
@@ -101,68 +88,58 @@ impl Context {
     }
 }
 
-impl Act {
-    fn of(op: &Op) -> Option<Act> {
-        let other = |moment| Some(Act::Other(moment, String::new()));
-        match op {
-            Op::Admit(_) => Some(Act::Call),
-            Op::Settle(_) => Some(Act::Answer),
-            Op::BeginStep(step) => Some(Act::Step(step.key.clone())),
-            Op::BeginTool(tool) => Some(Act::Tool(tool.key.clone())),
-            Op::ReserveTool(tool) => Some(Act::Tool(tool.tool.clone())),
-            Op::SendTool(tool) => Some(Act::Sent(tool.opening.seq)),
-            Op::Record(record) => Some(Act::Recorded(record.opening.seq)),
-            Op::ClaimItem(item) => Some(Act::Item(item.key.clone())),
-            Op::RecordItem(item) => Some(Act::ItemEnded(item.opening.seq)),
-            Op::PutByToken(_) => other(Moment::StateCommitted),
-            Op::Put(put) if put.actor.is_some() => other(Moment::StateCommitted),
-            Op::Checkpoint(checkpoint) if !checkpoint.name.starts_with(OURS) => {
-                Some(Act::Other(Moment::CheckpointSaved, checkpoint.name.to_string()))
-            }
-            Op::BeginIteration(_) => other(Moment::IterationBegun),
-            Op::JudgeIteration(_) => other(Moment::IterationJudged),
-            _ => None,
+/// Returns the boundary at which an operation may stop, and the entry that it closes or sends, which was opened before.
+fn boundary(op: &Op) -> Option<(Stop, Option<Seq>)> {
+    let at = |moment, what: &str| Some((Stop { moment, what: what.to_owned() }, None));
+    let of = |moment, seq| Some((Stop { moment, what: String::new() }, Some(seq)));
+    match op {
+        Op::Admit(_) => at(Moment::CallReserved, ""),
+        Op::Settle(_) => at(Moment::CallStored, ""),
+        Op::BeginStep(step) => at(Moment::StepBegun, &step.key),
+        Op::BeginTool(tool) => at(Moment::ToolReserved, &tool.key),
+        Op::ReserveTool(tool) => at(Moment::ToolReserved, &tool.tool),
+        Op::SendTool(tool) => of(Moment::ToolSent, tool.opening.seq),
+        Op::Record(record) => of(Moment::StepRecorded, record.opening.seq),
+        Op::ClaimItem(item) => at(Moment::ItemClaimed, &item.key),
+        Op::RecordItem(item) => of(Moment::ItemRecorded, item.opening.seq),
+        Op::PutByToken(_) => at(Moment::StateCommitted, ""),
+        Op::Put(put) if put.actor.is_some() => at(Moment::StateCommitted, ""),
+        Op::Checkpoint(checkpoint) if !checkpoint.name.starts_with(OURS) => {
+            at(Moment::CheckpointSaved, &checkpoint.name)
         }
+        Op::BeginIteration(_) => at(Moment::IterationBegun, ""),
+        Op::JudgeIteration(_) => at(Moment::IterationJudged, ""),
+        _ => None,
     }
 }
 
 impl Stops {
     /// Says where this process is, if the outcome makes the operation a boundary, and waits until it may go on.
-    fn stop(&self, act: Act, outcome: &Outcome) {
-        let opened = |seq: Seq, is_tool: bool, name: String| {
-            self.opened.lock().insert(seq, (is_tool, name));
+    fn stop(&self, (mut stop, of): (Stop, Option<Seq>), outcome: &Outcome) {
+        let opened = match outcome {
+            Outcome::Begun(Step::Run { opening, .. })
+            | Outcome::ToolBegun(Tool::Begun(opening) | Tool::Again(opening))
+            | Outcome::ToolReserved(Reserved::Send { opening, .. }) => Some(opening.seq),
+            Outcome::ItemClaimed(ItemClaim::Run(run)) => Some(run.opening.seq),
+            Outcome::Admitted(Admission::Go { .. }) => None,
+            // Nothing was begun: its outcome is known, or it has to wait.
+            Outcome::Begun(_)
+            | Outcome::ToolBegun(_)
+            | Outcome::ToolReserved(_)
+            | Outcome::ItemClaimed(_)
+            | Outcome::Admitted(_) => return,
+            _ => None,
         };
-        let name_of = |seq: Seq| {
-            let opened = self.opened.lock();
-            opened.get(&seq).cloned().unwrap_or_default()
-        };
-        let (moment, what) = match (act, outcome) {
-            (Act::Call, Outcome::Admitted(Admission::Go { .. })) => (Moment::CallReserved, String::new()),
-            (Act::Answer, Outcome::Settled(_)) => (Moment::CallStored, String::new()),
-            (Act::Step(key), Outcome::Begun(Step::Run { opening, .. })) => {
-                opened(opening.seq, false, key.clone());
-                (Moment::StepBegun, key)
-            }
-            (Act::Tool(name), Outcome::ToolBegun(Tool::Begun(opening) | Tool::Again(opening)))
-            | (Act::Tool(name), Outcome::ToolReserved(Reserved::Send { opening, .. })) => {
-                opened(opening.seq, true, name.clone());
-                (Moment::ToolReserved, name)
-            }
-            (Act::Sent(seq), Outcome::ToolSent(_)) => (Moment::ToolSent, name_of(seq).1),
-            (Act::Recorded(seq), Outcome::Recorded(_)) => match name_of(seq) {
-                (true, name) => (Moment::ToolRecorded, name),
-                (false, name) => (Moment::StepRecorded, name),
-            },
-            (Act::Item(key), Outcome::ItemClaimed(ItemClaim::Run(run))) => {
-                opened(run.opening.seq, false, key.clone());
-                (Moment::ItemClaimed, key)
-            }
-            (Act::ItemEnded(seq), Outcome::ItemEnded(_)) => (Moment::ItemRecorded, name_of(seq).1),
-            (Act::Other(moment, what), _) => (moment, what),
-            _ => return,
-        };
+        if let Some(seq) = opened {
+            self.opened.lock().insert(seq, stop.clone());
+        }
+        if let Some(begun) = of.and_then(|seq| self.opened.lock().get(&seq).cloned()) {
+            let is_tool = begun.moment == Moment::ToolReserved && stop.moment == Moment::StepRecorded;
+            let moment = if is_tool { Moment::ToolRecorded } else { stop.moment };
+            stop = Stop { moment, ..begun };
+        }
         // A line to a crash test that is gone holds nobody up.
-        if let Ok(said) = serde_json::to_string(&Stop { moment, what }) {
+        if let Ok(said) = serde_json::to_string(&stop) {
             let mut line = self.line.lock();
             let _ = writeln!(line.get_mut(), "{said}").and_then(|()| line.read_line(&mut String::new()));
         }
@@ -171,24 +148,24 @@ impl Stops {
 
 impl Store for Stops {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        let Some(act) = Act::of(&op) else { return self.inner.submit(op, durability) };
+        let Some(stop) = boundary(&op) else { return self.inner.submit(op, durability) };
         let outcome = self.inner.submit_here(op, durability).wait();
         if let Ok(outcome) = &outcome {
-            self.stop(act, outcome);
+            self.stop(stop, outcome);
         }
         Ticket::ready(outcome)
     }
     fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
-        match Act::of(&op) {
+        match boundary(&op) {
             Some(_) => self.submit(op, durability),
             None => self.inner.submit_here(op, durability),
         }
     }
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
-        let act = Act::of(&op);
+        let stop = boundary(&op);
         let outcome = self.inner.ahead(op)?;
-        if let (Some(act), Ok(outcome)) = (act, &outcome) {
-            self.stop(act, outcome);
+        if let (Some(stop), Ok(outcome)) = (stop, &outcome) {
+            self.stop(stop, outcome);
         }
         Ok(outcome)
     }
