@@ -220,50 +220,36 @@ fn end_strays(mark: &Mark) -> Result<(), CliError> {
         .into())
 }
 
-/// Way in which a shell ended.
-#[derive(Clone, Copy, Debug)]
-pub enum End {
-    Code(i32),
-    Signal(i32),
-}
-
-/// Ends the shell's attempt in the store and gives the lease back. Returns the exit code for the shell: `INTERRUPTED`
-/// for an exit with 0 while a task is begun and not done.
-pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError> {
+/// Ends the shell's attempt in the store and gives the lease back. Returns whether it ended as it
+/// says: not with 0 while a task is begun and not done.
+pub fn end(store: &dyn Store, bearer: &Bearer, how: &Exit) -> Result<bool, CliError> {
     let run = bearer.view.run.no;
     let open = TaskContext::read(store, &bearer.view.run.id)?.task;
     let attempt = store.attempts(run)?.into_iter().find(|a| a.no == bearer.claims.attempt);
     let instance = attempt.as_ref().filter(|a| a.is_open()).and_then(|a| a.instance);
-    let (code, signal) = match how {
-        End::Code(code) => (Some(code), None),
-        End::Signal(signal) => (None, Some(signal)),
-    };
     // Ctrl-C (SIGINT) and Ctrl-\ (SIGQUIT) come from a person.
-    let by_person = matches!(signal, Some(2 | 3));
+    let by_person = matches!(how.signal, Some(2 | 3));
     let id = &bearer.view.run.id;
-    let then = match (&open, code) {
+    let then = match (&open, how.code) {
         (None, Some(0)) => Then::Complete,
         (None, Some(code)) => Then::Fail(format!("the loop ended with exit {code}")),
         _ => Then::Interrupt { by_person },
     };
     if let Some(instance) = instance {
-        let exit = Exit { code, signal, stopped: by_person, ..Exit::default() };
+        let exit = Exit { stopped: by_person, ..how.clone() };
         let ended = EndAttempt { run, attempt: bearer.claims.attempt, instance, exit, active_ms: 0, then };
         store.run_verb(ended, Durability::Synced)?;
         declare_dead(store, instance, true)?;
     }
-    match (&open, code) {
-        (Some(open), Some(0)) => {
-            say(&format!(
-                "{id} is interrupted: it ended with exit 0, but task {:?} was begun and not done",
-                open.task
-            ));
-            say("hint: start the loop again: it goes on with it; or call outlast_done when a task is");
-            Ok(exit_code::INTERRUPTED)
-        }
-        (_, Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED)),
-        (_, None) => Ok(exit_code::OK),
+    let left = open.filter(|_| how.code == Some(0));
+    if let Some(open) = &left {
+        say(&format!(
+            "{id} is interrupted: it ended with exit 0, but task {:?} was begun and not done",
+            open.task
+        ));
+        say("hint: start the loop again: it goes on with it; or call outlast_done when a task is");
     }
+    Ok(left.is_none())
 }
 
 /// Returns whether the bearer's attempt is still the run's newest, and the run is neither cancelled nor halted.
@@ -348,14 +334,15 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
             // The shell was taken for dead while the machine slept, or said goodbye. The newest attempt tells which
             // driver has the run now.
             Err(store::Error::Engine(engine::Error::InstanceDead)) => {
-                match successor(patient.as_ref(), driver, pid, args.started)? {
-                    Successor::None => {}
-                    Successor::SameShell => return Ok(exit_code::OK),
-                    Successor::Other if asked => {}
-                    Successor::Other => {
+                match successor(patient.as_ref(), driver)? {
+                    Some(next) if (next.pid, next.start_time) == (pid, args.started) => {
+                        return Ok(exit_code::OK);
+                    }
+                    Some(_) if !asked => {
                         asked = true;
                         ask(&shell)?;
                     }
+                    _ => {}
                 }
             }
             Err(store::Error::CommitUnknown { .. }) => {}
@@ -366,21 +353,13 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
     gone(&patient, driver)
 }
 
-/// Driver of the run after this lease ended.
-enum Successor {
-    None,
-    SameShell,
-    Other,
-}
-
-/// Returns who drives the run now that the lease of `driver` is over, whose shell is `pid`, begun at `started`.
-fn successor(store: &dyn Store, driver: Actor, pid: u32, started: u64) -> Result<Successor, store::Error> {
+/// Returns the process that drives the run now that the lease of `driver` is over; `None` if there is no newer attempt.
+fn successor(store: &dyn Store, driver: Actor) -> Result<Option<Identity>, store::Error> {
     let Some(newest) = store.attempts(driver.run)?.pop().filter(|a| a.no > driver.attempt) else {
-        return Ok(Successor::None);
+        return Ok(None);
     };
     let next = newest.instance.map(|no| store.instance(no)).transpose()?.flatten();
-    let same = next.is_some_and(|i| i.identity.pid == pid && i.identity.start_time == started);
-    Ok(if same { Successor::SameShell } else { Successor::Other })
+    Ok(Some(next.map(|instance| instance.identity).unwrap_or_default()))
 }
 
 /// Asks the shell to end with SIGTERM. A shell that is already gone is no error.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine,
-    run::Identity,
+    run::{Exit, Identity},
     store::{self, Store},
 };
 use outlast_process::{
@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::{
     at_exit::read_from,
-    lease::{self, End},
+    lease,
     task_context::{
         self, ASIDE, DONE, STAGE, TASK, TASK_ID, TaskContext,
         task::{self, Recovery},
@@ -304,27 +304,20 @@ fn recover(
 
 /// Decides how the shell ended. Without a signal reported by the shell, a loop that was cut short counts as
 /// ended by SIGTERM, which then stands for SIGHUP as well.
-fn how_it_ends(said: &EndArgs, shell: u32) -> End {
-    if let Some(signal) = said.signal {
-        return End::Signal(signal);
-    }
-    match said.is_cut_short(&read_from(shell)) {
-        true => End::Signal(Signal::TERM.as_raw()),
-        false => End::Code(said.code),
-    }
+fn how_it_ends(said: &EndArgs, shell: u32) -> Exit {
+    let cut_short = || said.is_cut_short(&read_from(shell)).then_some(Signal::TERM.as_raw());
+    let signal = said.signal.or_else(cut_short);
+    Exit { code: signal.is_none().then_some(said.code), signal, ..Exit::default() }
 }
 
 /// Ends the attempt when the loop's own shell ends. A subshell that inherited its traps changes nothing.
-fn end(store: &dyn Store, args: &ShellLoopArgs, how: End, context: &Context) -> Result<u8, CliError> {
-    let code = match how {
-        End::Code(code) => u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED),
-        End::Signal(_) => exit_code::OK,
-    };
+fn end(store: &dyn Store, args: &ShellLoopArgs, how: Exit, context: &Context) -> Result<u8, CliError> {
+    let code = how.code.map_or(exit_code::OK, |code| u8::try_from(code & 0xff).unwrap_or(exit_code::REFUSED));
     let bearer = Bearer::of_environment(store, &context.around)?;
     if bearer.is_supervised() || !is_our_shell(args) {
         return Ok(code);
     }
-    lease::end(store, &bearer, how)
+    Ok(if lease::end(store, &bearer, &how)? { code } else { exit_code::INTERRUPTED })
 }
 
 fn is_our_shell(args: &ShellLoopArgs) -> bool {
