@@ -46,11 +46,12 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result {
     let taxes = if args.resume_tax { taxes(store, since, until)? } else { Vec::new() };
     if page.look.json {
         let each = taxes.iter().map(|(view, tax)| RunTax { run: &view.run.id, tax: *tax });
-        return Ok(page.json(&ShownSpend {
-            spend: view::Spend::new(&told, &args.by, args.since.map(|_| since), until),
-            resume_tax: args.resume_tax.then(|| each.collect()),
-            plans: plans.iter().map(Shown::view).collect(),
-        })?);
+        let mut shown = json!(view::Spend::new(&told, &args.by, args.since.map(|_| since), until));
+        if args.resume_tax {
+            shown["resume_tax"] = json!(each.collect::<Vec<_>>());
+        }
+        shown["plans"] = json!(plans.iter().map(Shown::view).collect::<Vec<_>>());
+        return Ok(page.json(&shown)?);
     }
     if told.groups.is_empty() {
         page.line("no calls")?
@@ -140,17 +141,7 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result {
     Ok(())
 }
 
-/// Spend, as `outlast spend --json` prints it.
-#[derive(Serialize)]
-struct ShownSpend<'a> {
-    #[serde(flatten)]
-    spend: view::Spend,
-    /// Input that restarted agents bought again, by run; only with `--resume-tax`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resume_tax: Option<Vec<RunTax<'a>>>,
-    plans: Vec<view::Plan>,
-}
-
+/// Input that a run's restarted agents bought again, as `outlast spend --json --resume-tax` has it.
 #[derive(Serialize)]
 struct RunTax<'a> {
     run: &'a RunId,

@@ -10,7 +10,6 @@ use outlast_core::{
     words::RunNo,
 };
 use outlast_view as view;
-use serde::Serialize;
 use serde_json::json;
 
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
     },
     render::{
         amount::{beside, some, usd},
-        next::{Next, next},
+        next::next,
         short::called,
     },
 };
@@ -145,31 +144,18 @@ pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
 }
 
-/// Run at its end, as `outlast run --json` prints it.
-#[derive(Serialize)]
-struct RunEnd {
-    #[serde(flatten)]
-    run: view::Run,
-    exit_code: u8,
-    resume_tax: Tax,
-    /// Requests that passed unread on opened hosts.
-    unread_requests: i64,
-    next: Next,
-}
-
 /// Prints a run's end as one line of JSON on standard output, after all that its agent printed. `is_behind`: the line
 /// goes through the stage to the front process, and with it to the terminal.
 pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
     let Some(view) = store.run(run)? else { return Ok(()) };
     let attempts = store.attempts(run)?;
     let found = resume_tax::resumptions(store, &view, &attempts)?;
-    let told = json!(RunEnd {
-        run: view::Run::new(&view, store.now()?),
-        exit_code,
-        resume_tax: Tax::of(&found),
-        unread_requests: attempt::unread(&attempts),
-        next: next(&view, view.run.id.as_str()),
-    });
+    let mut told = json!(view::Run::new(&view, store.now()?));
+    told["exit_code"] = exit_code.into();
+    told["resume_tax"] = json!(Tax::of(&found));
+    // Requests that passed unread on opened hosts.
+    told["unread_requests"] = attempt::unread(&attempts).into();
+    told["next"] = json!(next(&view, view.run.id.as_str()));
     if is_behind {
         line(&told.to_string());
     } else {

@@ -5,7 +5,6 @@
 //! process that committed, and before each attempt.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -17,10 +16,9 @@ use outlast_core::{
     words::AttemptNo,
 };
 use rustix::fs::OFlags;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::{NAMED, TaskContext, reference::Reference};
+use super::{NAMED, TaskContext};
 use crate::{
     disk,
     program::{error::CliError, run_directory::RunDirectory, say::say},
@@ -52,21 +50,6 @@ pub enum Error {
     Io { path: PathBuf, source: io::Error },
     #[error("cannot write {}: another process has been writing it for {} s", path.display(), PATIENCE.as_secs())]
     Busy { path: PathBuf },
-}
-
-/// Content of the mirror file. Keys that are not set are absent.
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: i64,
-    run_id: &'a str,
-    attempt: i64,
-    #[serde(flatten)]
-    named: BTreeMap<&'static str, &'a Value>,
-    timestamp: String,
-    memory_refs: &'a BTreeMap<String, Reference>,
-    /// Keys of the context that have no member of their own in the layout.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    context: BTreeMap<&'a str, &'a Value>,
 }
 
 impl Mirror {
@@ -129,26 +112,22 @@ impl Mirror {
     }
 }
 
+/// Returns the content of the mirror file. Keys that are not set are absent; those without a member of their own in the
+/// layout are in `context`.
 fn document(context: &TaskContext, run: &str, attempt: AttemptNo, timestamp: String) -> String {
-    let named = |k: &str| NAMED.iter().map(|(name, _)| *name).find(|name| *name == k);
-    let document = Document {
-        schema: SCHEMA,
-        run_id: run,
-        attempt: attempt.0,
-        named: context.values.iter().filter_map(|(k, v)| Some((named(k)?, v))).collect(),
-        timestamp,
-        memory_refs: &context.references,
-        context: context
-            .values
-            .iter()
-            .filter(|(k, _)| named(k).is_none())
-            .map(|(k, v)| (k.as_str(), v))
-            .collect(),
-    };
-    // Cannot fail: the document has only maps with text keys.
-    let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
-    text.push('\n');
-    text
+    let values = context.values.iter().map(|(k, v)| (k.clone(), v.clone()));
+    let (named, others): (Map<_, _>, Map<_, _>) =
+        values.partition(|(k, _)| NAMED.iter().any(|(name, _)| name == k));
+    let mut document = json!({ "schema": SCHEMA, "run_id": run, "attempt": attempt.0 });
+    for (k, v) in named {
+        document[k] = v;
+    }
+    document["timestamp"] = timestamp.into();
+    document["memory_refs"] = json!(context.references);
+    if !others.is_empty() {
+        document["context"] = others.into();
+    }
+    format!("{document:#}\n")
 }
 
 /// Refuses to replace a file that is not known to be ours: a newer Outlast's file may hold more than we understand,
