@@ -136,8 +136,9 @@ fn lines_with<'s>(
         let seq = exchange.entry.seq;
         let holds = |line: &String| line.to_lowercase().contains(&wanted);
         let asked = asked(&exchange).into_iter().filter(|line| holds(line) && said.insert(line.clone()));
-        let sides = asked.map(|line| ("request", line));
-        let sides = sides.chain(answered(&exchange).into_iter().filter(holds).map(|line| ("answer", line)));
+        let (request, answer) = sides_of(&exchange);
+        let sides = asked.map(|line| (request, line));
+        let sides = sides.chain(answered(&exchange).into_iter().filter(holds).map(|line| (answer, line)));
         Ok(sides.map(|(side, line)| Line { seq, side, text: line.trim().to_owned() }).collect())
     };
     // One error stands for the lines of its entry.
@@ -176,10 +177,15 @@ fn asked_since(exchange: &Exchange, before: &Exchange) -> Vec<String> {
     lines
 }
 
+/// Returns the words for what an entry was asked with, and for what it holds.
+fn sides_of(exchange: &Exchange) -> (&'static str, &'static str) {
+    if exchange.is_call() { ("request", "answer") } else { ("about", "value") }
+}
+
 /// Prints an exchange, with the lines `asked` for its request.
 fn print(exchange: &Exchange, asked: &[String], page: &mut Page) -> Result {
     let is_call = exchange.is_call();
-    let (request, answer) = if is_call { ("request", "answer") } else { ("about", "value") };
+    let (request, answer) = sides_of(exchange);
     match &exchange.request {
         Some(_) => {
             let title = format!("{request}{}", settings(exchange));

@@ -117,7 +117,7 @@ impl Context {
 
     /// Creates the directory of the default store. Any other directory must exist: a missing one is often a
     /// wrong name.
-    fn make_own_directory(&self) -> Result {
+    pub fn make_own_directory(&self) -> Result {
         let own = self.around.state_directory();
         match &self.place {
             StoreAddress::File(path)

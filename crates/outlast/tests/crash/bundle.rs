@@ -207,6 +207,10 @@ fn a_bundle_without_the_signature_that_is_wanted_is_refused_and_nothing_is_writt
     restore.stdin(fs::File::open(bed.path("torn")).unwrap());
     bed.run(restore).code(1).tells(&["the dump, line 1", "nothing was restored"]);
     assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 0, "nothing is left behind");
+    let mut nowhere = import("../public", &bundle);
+    nowhere.env("OUTLAST_STORE", bed.path("nowhere/runs.db"));
+    bed.run(nowhere).code(69).tells(&["cannot be made"]);
+    assert!(!bed.path("nowhere").exists(), "a wrong name makes no directory");
     bed.run(import("../public", &bundle)).code(0);
     bed.run(there(&bed, &["show", "r"])).code(0);
     bed.run(there(&bed, &["import", text(&unsigned)])).code(1).tells(&["exists already"]);

@@ -97,8 +97,17 @@ struct Workplace {
 impl Workplace {
     fn new(context: &Context) -> Result<Workplace> {
         let (parent, mut make) = (bundles(context)?, DirBuilder::new());
+        context.make_own_directory()?;
+        // The missing directory of a store that was named is a wrong name.
+        make.recursive(matches!(context.place, StoreAddress::Postgres(_))).mode(0o700);
         let alone = loop {
-            make.recursive(true).mode(0o700).create(&parent)?;
+            match make.create(&parent) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                    let why = format!("{} cannot be made: {e}", parent.display());
+                    return Err(store::Error::Open { place: context.place.to_string(), why }.into());
+                }
+                _ => {}
+            }
             let alone = File::open(&parent)?;
             rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive)
                 .map_err(std::io::Error::from)?;
@@ -110,7 +119,7 @@ impl Workplace {
         };
         let place = Workplace { path: parent.join("work"), parent, _alone: alone };
         place.clear()?;
-        make.create(place.path.join(archive::FILES))?;
+        make.recursive(true).create(place.path.join(archive::FILES))?;
         Ok(place)
     }
 
