@@ -341,7 +341,9 @@ class Work {
         await session.does('return_item', { seq }).catch(() => {});
         throw refusal;
       }
-      if (made === undefined && header(error, 'x-outlast-code') === 'provider_outage' && !this.isStopping) {
+      const isAway = made === undefined && header(error, 'x-outlast-code') === 'provider_outage' && !this.isStopping;
+      // Begun again, a call that may be paid would be paid twice, and nobody told: its item ends here.
+      if (isAway && !here.isInDoubt) {
         // Its provider is waited for, as items are that another process has.
         await session.does('return_item', { seq });
         return void this.later.push(one);
@@ -367,6 +369,7 @@ class Work {
         return void this.later.push(one);
       }
       if (wait === undefined || this.isStopping) {
+        if (isAway) error = inDoubt(error);
         const about = await session.does('record_item', { seq, end: { failed: { error: described(error) } } });
         const { standing } = isOutside(error) ? await session.does('spare_item', { key: one.key, seq }) : about;
         return this._makes(new Result({ ...told(one, about), status: standing, error }));
@@ -381,6 +384,13 @@ class Work {
 /** @param {{key: string, index: number}} one @param {{tries: number, cost_nano_usd: number}} about */
 function told({ key, index }, about) {
   return { key, index, attempts: about.tries, costUsd: about.cost_nano_usd / 1e9 };
+}
+
+/** The failure of an item of which a call may be paid and left no whole answer. @param {unknown} cause The error of its later call. */
+function inDoubt(cause) {
+  const hint = 'start the batch again: failed items run again; retries asks again at once';
+  const error = new ItemFailed('a call was sent and got no whole answer: it may be paid, so that the item is not begun again by itself', { code: 'item_failed', hint });
+  return Object.assign(error, { cause });
 }
 
 /** The error that stops a batch, where a limit refused a call of an item, or the run goes no further here. @param {import('./context.js').Current} here @param {unknown} error @param {string} job */

@@ -48,6 +48,7 @@ export async function fetch(input, init) {
   const code = response.headers.get('x-outlast-code');
   if (here && code && (response.status === 402 || code === 'admission_timeout')) here.refused = code;
   if (!here?.isOpen || code === null || !PAID_IN_VAIN.has(code)) return response;
+  here.isInDoubt = true;
   // No SDK asks it again in silence: the step or item fails, and its `retries` decide.
   const told = new Headers(response.headers);
   told.set('x-should-retry', 'false');

@@ -35,6 +35,8 @@ export class Current {
     this.isOver = false;
     /** @type {string | undefined} The code with which a limit refused a call that was made here. */
     this.refused = undefined;
+    // Whether a call that was made here may be paid, and left no whole answer.
+    this.isInDoubt = false;
   }
 
   /** A key for effects elsewhere: the same in every try and every life of this step or item. */

@@ -110,6 +110,26 @@ test('items that fail as an outage begins are asked again, and others fail', asy
   assert.deepStrictEqual(asked, ['a', 'b', 'c', 'd', 'b', 'c']);
 });
 
+test('an item that is not begun again for a call that may be paid says so', async () => {
+  const here = connect({ store: join(home, 'doubt.db') });
+  const asked = await provided(
+    (response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': '1000' });
+      response.write('{"id": ', () => response.destroy());
+    },
+    async () => {
+      const batch = here.map(['a'], async (text) => {
+        await ask(text).catch(() => {});
+        throw Object.assign(new Error('held'), { status: 503, headers: new Headers({ 'x-outlast-code': 'provider_outage' }) });
+      }, { job: 'doubt', key: (text) => text });
+      const [result] = await batch.all();
+      assert.strictEqual(result.status, 'failed');
+      assert.match(result.error.message, /it may be paid, so that the item is not begun again by itself/);
+    },
+  );
+  assert.deepStrictEqual(asked, ['a']);
+});
+
 test('what is no fault of an item is told from what is', () => {
   const answer = (status, headers = {}) => Object.assign(new Error('x'), { status, headers: new Headers(headers) });
   const check = (error, wanted) => assert.strictEqual(isOutside(error), wanted, String(error?.status ?? error));
