@@ -68,18 +68,15 @@ impl Passed {
         Passed::TooDeep,
     ];
 
-    pub fn name(self) -> &'static str {
+    /// Returns as what people are told of the name; `None`: not at all, because a rule of theirs or ours says so.
+    pub fn told(self) -> Option<&'static str> {
         match self {
-            Passed::Ignored => "ignored",
-            Passed::Excluded => "excluded",
-            Passed::Repository => "repository",
-            Passed::Ours => "outlast's own",
-            Passed::Fifo => "fifo",
-            Passed::Socket => "socket",
-            Passed::Device => "device",
-            Passed::Unreadable => "unreadable",
-            Passed::OtherFilesystem => "other file system",
-            Passed::TooDeep => "too deep",
+            Passed::Excluded => Some("secrets"),
+            Passed::Fifo | Passed::Socket | Passed::Device => Some("no plain files"),
+            Passed::Unreadable => Some("not to be read"),
+            Passed::OtherFilesystem => Some("on another file system"),
+            Passed::TooDeep => Some("too deep"),
+            Passed::Ignored | Passed::Repository | Passed::Ours => None,
         }
     }
 }

@@ -402,7 +402,8 @@ fn keep_files(
     }
     let mut taker = Taker::new(files, core.store.clone(), &history);
     if drives && slot == Slot::DRIVER {
-        let target = |snapshot| Target { snapshot, known: None, force: Vec::new(), is_elsewhere };
+        let target =
+            |snapshot| Target { snapshot, is_elsewhere, known: None, force: Vec::new(), undone: Vec::new() };
         taker.begin(actor, snapshot.map(target))?;
     } else {
         taker.join(actor, slot);

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     disk,
+    files::history::Effect,
     program::{context::Context, error::CliError, run_directory::RunDirectory, say::say, told},
     settings::keys,
 };
@@ -74,6 +75,8 @@ pub struct Conduct {
     resumption: Option<Arc<Resumption>>,
     futile: u32,
     remarked: bool,
+    /// Tool calls whose files were taken away before the attempt, which its model is told of.
+    pub undone: Vec<Effect>,
     /// Whether the agent's MCP servers are recorded (`--mcp`).
     records_servers: bool,
     /// Whether the run keeps what its agent says: its requests, and its session's files.
@@ -150,6 +153,7 @@ impl Conduct {
             resumption: None,
             futile: 0,
             remarked: false,
+            undone: Vec::new(),
             records_servers: view.spec.command.as_ref().is_none_or(|c| !c.supervision.mcp_off),
             keeps_files: view.run.policy.record == Record::All,
         }))
@@ -199,6 +203,7 @@ impl Conduct {
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
         let end = notes::newest_end(&attempts, actor.attempt, iteration);
+        let end = end + &note::undone(&std::mem::take(&mut self.undone));
         let goes_on = self.goes_on(before.is_some());
         (self.resumed, self.resumption) = (goes_on.is_some(), None);
         let kept = self.kept_calls(goes_on.as_deref());

@@ -2,13 +2,16 @@
 //! Pure.
 
 use super::truth::InFlight;
-use crate::render::time;
+use crate::{files::history::Effect, render::time};
 
 /// Longest excerpt of a tool's input in a note, in characters.
 const EXCERPT: usize = 400;
 
 /// Longest beginning, and longest end, of a result that the conversation has lost, in characters.
 const RESULT: usize = 1000;
+
+/// Most tool calls that a note names whose files were taken away.
+const CALLS: usize = 10;
 
 /// Beginning and end of a note to the model of a resumed agent, and its words where it has no tool call to tell of.
 const BEGINS: &str = "[Outlast] Your program ended (";
@@ -72,6 +75,21 @@ pub fn words_of_new_fork(of: &str, conversation: &str) -> String {
          with the task from there. What you did after that is no part of it, though files may show it: look before you \
          repeat anything."
     )
+}
+
+/// Returns words that follow those for an end: files have been brought back since, as they were before tool calls.
+pub fn undone(calls: &[Effect]) -> String {
+    if calls.is_empty() {
+        return String::new();
+    }
+    let named = calls
+        .iter()
+        .take(CALLS)
+        .map(|call| format!("{} `{}`", cut(&call.tool, EXCERPT), excerpt(&call.input)));
+    let named: Vec<String> = named.collect();
+    let more = calls.len().saturating_sub(CALLS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("; then files were brought back as they were before you called {}{more}", named.join(", "))
 }
 
 /// Returns a note that tells of tool calls. `end`: words for the moment before which they were started.
@@ -177,6 +195,17 @@ mod tests {
                 "{note}"
             );
         }
+    }
+
+    #[test]
+    fn tool_calls_whose_files_were_taken_away_are_told() {
+        assert_eq!(undone(&[]), "");
+        let call = Effect { entry: 1, tool: "Bash".into(), input: "ls\n`".into() };
+        let told = words(&format!("exit 1{}", undone(&vec![call; 12])), &[]);
+        let wanted =
+            "(exit 1; then files were brought back as they were before you called Bash `ls\\n'`, Bash";
+        assert!(told.contains(wanted) && told.contains("'` and 2 more) and was started again"), "{told}");
+        assert_eq!(cut_out(&told), Some((String::new(), Note::Plain)));
     }
 
     #[test]

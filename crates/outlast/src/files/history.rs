@@ -98,6 +98,19 @@ impl History {
         }
     }
 
+    /// Returns the tool calls of a run since one of its snapshots was first taken. Errors: the store's.
+    pub fn called_since(&self, store: &dyn Store, run: RunNo, of: &Id) -> Result<Vec<Effect>, store::Error> {
+        let (mut calls, mut seen) = (Vec::new(), HashSet::new());
+        let Some(step) = self.steps.iter().find(|step| step.kept.snapshot == *of) else { return Ok(calls) };
+        for entry in entries::each(store, run) {
+            let entry = entry?;
+            if entry.seq >= step.at && entry.kind == Kind::Call && entry.state == State::Done {
+                calls.extend(called(store, run, entry.seq, &mut seen)?);
+            }
+        }
+        Ok(calls)
+    }
+
     /// Returns whether the newest snapshot was taken on another machine than `files` are of.
     pub fn is_elsewhere(&self, files: &Files) -> bool {
         self.newest().is_some_and(|step| step.kept.taken_in != files.own_name)
@@ -202,14 +215,8 @@ pub fn since(store: &dyn Store, run: RunNo, from: Seq) -> Result<Vec<Effect>, st
         let name = entry.key.clone().unwrap_or_default();
         match entry.kind {
             Kind::Call if entry.state == State::Done => {
-                let kept = store.payload(run, entry.seq, Role::Answer)?.and_then(|kept| kept.decode().ok());
-                // `outlast verify` reports payloads that cannot be read.
-                let answer = kept.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
-                for call in conversation::called(&answer.map(|answer| answer.body).unwrap_or_default()) {
-                    if seen.insert(call.id) && !FILE_TOOLS.contains(&call.name.to_lowercase().as_str()) {
-                        effects.push(Effect { entry: entry.seq.0, tool: call.name, input: call.input });
-                    }
-                }
+                let calls = called(store, run, entry.seq, &mut seen)?.into_iter();
+                effects.extend(calls.filter(|call| !FILE_TOOLS.contains(&call.tool.to_lowercase().as_str())));
             }
             // Those of an agent's hooks are in the answers, too.
             Kind::Tool if &*entry.scope != SCOPE && entry.state != State::Void => {
@@ -225,6 +232,21 @@ pub fn since(store: &dyn Store, run: RunNo, from: Seq) -> Result<Vec<Effect>, st
         }
     }
     Ok(effects)
+}
+
+/// Returns the tool calls of an answer that are not among those `seen`, and adds them.
+fn called(
+    store: &dyn Store,
+    run: RunNo,
+    entry: Seq,
+    seen: &mut HashSet<String>,
+) -> Result<Vec<Effect>, store::Error> {
+    let kept = store.payload(run, entry, Role::Answer)?.and_then(|kept| kept.decode().ok());
+    // `outlast verify` reports payloads that cannot be read.
+    let answer = kept.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
+    let calls = conversation::called(&answer.map(|answer| answer.body).unwrap_or_default());
+    let fresh = calls.into_iter().filter(|call| seen.insert(call.id.clone()));
+    Ok(fresh.map(|call| Effect { entry: entry.0, tool: call.name, input: call.input }).collect())
 }
 
 // --- Changes of a run's files between two snapshots, as people and programs are shown them.

@@ -16,11 +16,14 @@ use outlast_core::{
     store::{Ask as _, Durability, Store},
     words::{Seq, Slot},
 };
-use outlast_files::{Change, Error, Id, Known, Passed, diff};
+use outlast_files::{Change, Error, Id, Known, diff};
 use outlast_server::door::Seen;
 use tokio::sync::oneshot;
 
-use super::{Asked, Files, Kept, Moment, history::History};
+use super::{
+    Asked, Files, Kept, Moment,
+    history::{Effect, History},
+};
 use crate::{
     program::{error::FilesError, say::say},
     render::amount::some,
@@ -42,7 +45,7 @@ enum Order {
     Begin {
         actor: Actor,
         restore: Option<Target>,
-        done: oneshot::Sender<Result<(), FilesError>>,
+        done: oneshot::Sender<Result<Vec<Effect>, FilesError>>,
     },
     Call(Seq),
     End {
@@ -58,6 +61,8 @@ pub struct Target {
     /// Files as they are known before this resumption.
     pub known: Option<Known>,
     pub force: Vec<String>,
+    /// Tool calls after the snapshot.
+    pub undone: Vec<Effect>,
     /// Whether the newest snapshot was taken on another machine: what is here is not the run's.
     pub is_elsewhere: bool,
 }
@@ -117,10 +122,11 @@ impl Keeper {
         }
     }
 
-    /// Takes the tree before an attempt's agent starts, and restores another where that was asked.
+    /// Takes the tree before an attempt's agent starts, and restores another where that was asked. Returns the tool calls
+    /// whose files were taken away by that.
     ///
     /// Errors: nothing was restored, or not everything. A snapshot that fails is only said.
-    pub async fn begin(&self, actor: Actor, restore: Option<Target>) -> Result<(), FilesError> {
+    pub async fn begin(&self, actor: Actor, restore: Option<Target>) -> Result<Vec<Effect>, FilesError> {
         let (done, taken) = oneshot::channel();
         let _ = self.orders.send(Order::Begin { actor, restore, done });
         taken.await.unwrap_or_else(|_| Err(std::io::Error::other("the taker of snapshots has ended").into()))
@@ -149,15 +155,16 @@ impl Taker {
         self.actor = Some((actor, slot));
     }
 
-    /// Takes the tree as an attempt begins, and restores another where that was asked.
+    /// Takes the tree as an attempt begins, and restores another where that was asked. Returns the tool calls whose files were
+    /// taken away by that.
     ///
     /// Errors: nothing was restored, or not everything. A snapshot that fails is only said.
-    pub fn begin(&mut self, actor: Actor, restore: Option<Target>) -> Result<(), FilesError> {
+    pub fn begin(&mut self, actor: Actor, restore: Option<Target>) -> Result<Vec<Effect>, FilesError> {
         self.join(actor, Slot::DRIVER);
         if !restore.as_ref().is_some_and(|target| target.is_elsewhere) {
             self.take(Moment::Begin);
         }
-        restore.map_or(Ok(()), |target| self.restore(&target))
+        restore.map_or(Ok(Vec::new()), |target| self.restore(target))
     }
 
     fn run(&mut self, orders: &mpsc::Receiver<Order>) {
@@ -215,12 +222,13 @@ impl Taker {
         // Until the snapshot is in the journal, nothing else keeps its objects.
         let _held = self.files.objects.share()?;
         let taken = self.files.take()?;
-        if !std::mem::replace(&mut self.said_passed, true)
-            && let Some((count, names)) = taken.passed.get(&Passed::Excluded)
-        {
-            let first = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-            let more = if *count > 3 { ", …" } else { "" };
-            say(&format!("{} not kept, as secrets: {first}{more}", some(*count as i64, "file")));
+        if !std::mem::replace(&mut self.said_passed, true) {
+            for (why, (count, names)) in &taken.passed {
+                let Some(why) = why.told() else { continue };
+                let first = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+                let more = if *count > 3 { ", …" } else { "" };
+                say(&format!("{} not kept, as {why}: {first}{more}", some(*count as i64, "file")));
+            }
         }
         // What a dead life left, and a step leaves as it is, is what the step left from then on.
         let is_same = |(_, tree, is_left): (Id, Id, bool)| {
@@ -254,7 +262,7 @@ impl Taker {
         Ok(())
     }
 
-    fn restore(&mut self, target: &Target) -> Result<(), FilesError> {
+    fn restore(&mut self, target: Target) -> Result<Vec<Effect>, FilesError> {
         self.files.bring(self.store.as_ref(), &[target.snapshot])?;
         if target.is_elsewhere {
             fs::create_dir_all(&self.files.root)?;
@@ -263,7 +271,7 @@ impl Taker {
             Asked { to: target.snapshot, known: target.known.as_ref(), only: &[], force: &target.force };
         let restored = self.files.restore(&asked)?;
         if restored.changed.is_empty() && restored.left.is_empty() && !target.is_elsewhere {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let tree = self.files.objects.snapshot(&target.snapshot)?.tree;
         self.record(target.snapshot, tree, Moment::Restored.into())?;
@@ -273,7 +281,7 @@ impl Taker {
             &restored.saved.to_string()[..12]
         ));
         match restored.left.is_empty() {
-            true => Ok(()),
+            true => Ok(target.undone),
             false => Err(FilesError::Left { paths: restored.left }),
         }
     }

@@ -96,10 +96,12 @@ fn an_undo_brings_back_what_the_run_changed_and_is_taken_back() {
     bed.write("work/kept", "as it was");
     symlink("kept", work.join("link")).unwrap();
     let before = tree(&work);
-    let line = "rm link kept; mkdir kept new; echo x > kept/a; echo y > new/b; echo z >> .env; ln -s / link";
+    let _socket = std::os::unix::net::UnixListener::bind(work.join("socket")).unwrap();
+    let line =
+        "rm socket link kept; mkdir kept new; echo x > kept/a; echo y > new/b; echo z >> .env; ln -s / link";
     bed.run(shell(&bed, &["--run", "r", "--files"], line))
         .code(0)
-        .tells(&["1 file not kept, as secrets: .env"]);
+        .tells(&["1 file not kept, as secrets: .env", "1 file not kept, as no plain files: socket"]);
     let after = tree(&work);
     bed.does(&["undo", "r"]).code(0).tells(&["brought back", "new/b"]);
     let mut undone = before.clone();

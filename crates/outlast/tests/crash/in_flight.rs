@@ -33,7 +33,8 @@ if kind == "stream":
     answer = ask([said], 'mock: tool Bash {"command": "make deploy"}\nmock: linger 3s')
     while b'"content_block_stop"' not in answer.readline(): pass
 else:
-    ask([said], "mock: reply hello").read()
+    does = 'mock: tool Bash {"command": "make deploy"}'
+    ask([said], does if kind == "done" else "mock: reply hello").read()
     if kind != "file":
         hook("PreToolUse", "t1")
     if kind != "hook":
@@ -44,10 +45,18 @@ else:
         place = os.environ["HOME"] + "/.claude/projects/-work/"
         os.makedirs(place)
         with open(place + session + ".jsonl", "w") as file:
-            for message in [said, use] + [result] * (kind == "kept"):
+            for message in [said, use] + [result] * (kind in ("kept", "done")):
                 file.write(json.dumps({"type": message["role"], "message": message}) + "\n")
+open("half", "w").close()
 os.kill(os.getpid(), signal.SIGKILL)
 "#;
+
+fn claude(bed: &Bed, kind: &str) -> std::path::PathBuf {
+    let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
+    bed.write("kind", kind);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
 
 #[test]
 fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
@@ -64,9 +73,7 @@ fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
         |case| {
             let (kind, told, outcome) = case;
             let bed = Bed::new();
-            let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
-            bed.write("kind", kind);
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let program = claude(&bed, kind);
             let done = bed.does(&["run", "--run", "r", "--", text(&program), "-p", "go"]).code(0);
             let note = bed.text("note");
             let wanted = "Before the crash you had started: Bash `make deploy`, at ";
@@ -77,4 +84,17 @@ fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
             assert_ne!(tools[0]["state"], "open", "{kind}: the outcome is known");
         },
     );
+}
+
+/// Bug: a session that knew a tool's result was resumed with files of before the tool, and its model believed that they were
+/// there. Cause: only the person was told.
+#[test]
+fn files_that_were_brought_back_are_told_to_the_model() {
+    let bed = Bed::new();
+    let program = claude(&bed, "done");
+    bed.does(&["run", "--run", "r", "--files", "--restarts", "0", "--", text(&program), "-p", "go"]).code(75);
+    bed.does(&["resume", "r", "--add-restarts", "1", "--files", "1"]).code(0).tells(&["1 path restored"]);
+    let note = bed.text("note");
+    let wanted = "(killed by SIGKILL; then files were brought back as they were before you called Bash `make deploy`) and was";
+    assert!(note.contains(wanted), "{note}");
 }

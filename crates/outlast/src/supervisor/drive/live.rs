@@ -101,7 +101,10 @@ impl Driver {
     pub(super) async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, RunError> {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         if let Some(files) = &self.files {
-            files.begin(actor, self.restore.take()).await?;
+            let undone = files.begin(actor, self.restore.take()).await?;
+            if let Some(conduct) = &mut self.conduct {
+                conduct.undone = undone;
+            }
         }
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;

@@ -266,7 +266,8 @@ fn keeper(
         true => None,
         false => files.known(store.as_ref(), view.run.no, &history)?,
     };
-    let target = Target { snapshot, known, force, is_elsewhere };
+    let undone = history.called_since(store.as_ref(), view.run.no, &snapshot)?;
+    let target = Target { snapshot, known, force, undone, is_elsewhere };
     Ok((Some(Keeper::start(files, store, &history)?), Some(target)))
 }
 
