@@ -128,6 +128,16 @@ fn tested(args: &CrashtestArgs, context: &Context, runtime: &Runtime) -> Result<
         let requests = some(live as i64, "request");
         report.notes.push(format!("{requests} not in the recording, answered live (--live)"));
     }
+    if test.stage.recording().has_client_ids {
+        report.notes.push("ids that the client gives its turns at random (msg_UUID) are not compared".into());
+    }
+    let noted = report.deaths.iter().filter(|tried| tried.noted).count();
+    if noted > 0 {
+        let deaths = some(noted as i64, "death");
+        report
+            .notes
+            .push(format!("after {deaths} the model was told of it by a call of its own, which is paid for"));
+    }
     report.sound = report.clean.is_empty() && report.deaths.iter().all(|tried| tried.findings.is_empty());
     Ok(report)
 }
@@ -163,7 +173,8 @@ impl Test<'_> {
         report.boundaries =
             scene.passed.into_iter().map(|(at, what)| Row { place: place(at, &what), at }).collect();
         let (effects, longest) = (self.effects(), self.clean.longest);
-        self.clean = Clean { stdout: end.stdout, effects, bought: scene.bought, longest };
+        let bought = scene.bought - scene.beyond;
+        self.clean = Clean { stdout: end.stdout, effects, bought, longest };
         if !report.clean.is_empty() {
             return Ok(());
         }
@@ -253,7 +264,8 @@ impl Test<'_> {
         // model is told of the death: no recorded answer is one to that.
         let lost = if matches!(death.kind, Kind::Supervisor | Kind::Machine) { scene.in_flight } else { 0 };
         let allowed = lost + u32::from(scene.noted);
-        let bought_again = scene.bought.saturating_sub(self.clean.bought + allowed);
+        // What is not in the recording has no answer that could be bought again.
+        let bought_again = (scene.bought - scene.beyond).saturating_sub(self.clean.bought + allowed);
         if bought_again > 0 && !told {
             findings.push(Finding::new(
                 "bought",
@@ -261,7 +273,8 @@ impl Test<'_> {
                 "the next life asked for more than the dead one had left open: it has lost its place",
             ));
         }
-        Ok(Tried { at: death.at, kind: death.kind, reached: scene.died, told, bought_again, findings })
+        let (reached, noted) = (scene.died, scene.noted);
+        Ok(Tried { at: death.at, kind: death.kind, reached, told, noted, bought_again, findings })
     }
 
     /// Returns what is wrong with the exit of the last life, if anything is.

@@ -1,13 +1,12 @@
 //! Recording of a run: its calls, each with the answer that it got.
 
+use std::borrow::Cow;
+
 use outlast_core::run::masks::Rules;
-use outlast_server::{
-    api::read::exchange::Exchange,
-    dialect::{Upstream, canonical},
-};
+use outlast_server::{api::read::exchange::Exchange, dialect::Upstream};
 use serde::Deserialize;
 
-use super::noted;
+use super::noted::Compared;
 use crate::{agent::note::Note, commands::prelude::*, disk};
 
 /// Characters of two requests that are shown around the first difference.
@@ -22,6 +21,12 @@ pub struct Recording {
     /// Parts of requests that are not compared.
     #[serde(skip)]
     rules: Rules,
+    /// Each call's request as it is compared.
+    #[serde(skip)]
+    compared: Vec<Compared>,
+    /// Whether requests had ids that their client had made, which are not compared.
+    #[serde(skip)]
+    pub has_client_ids: bool,
 }
 
 /// Recorded call, with texts as they were sent.
@@ -31,11 +36,16 @@ pub struct Call {
     pub answer: String,
 }
 
-/// Recorded call that answers a request, which has a note to the model of a resumed agent besides (`noted`).
+/// Place of a request in the recording.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Recorded {
-    pub index: usize,
-    pub note: Option<Note>,
+pub struct Found {
+    /// Recorded call that answers it; `None`: no recording has what a model says to it.
+    pub index: Option<usize>,
+    /// Whether it has a note to the model of a resumed agent (`noted`).
+    pub is_noted: bool,
+    /// Whether the note is why it has no answer: it tells of tool calls, or the agent has kept a part of the answer that was
+    /// on its way.
+    pub is_told: bool,
 }
 
 impl Call {
@@ -76,7 +86,7 @@ impl Recording {
             };
             calls.push(Call { request, answer });
         }
-        Ok(Recording { keys, calls, rules: Rules::default() })
+        Ok(Recording { keys, calls, ..Recording::default() })
     }
 
     /// Reads the recording that a file holds; `None`: there is no file. Errors: it cannot be read, or is no recording.
@@ -105,32 +115,44 @@ impl Recording {
         let mut masks = masks.unwrap_or_default();
         masks.leave_out.push("/stream_options".into());
         let rules = masks.compile().map_err(|e| CliError::usage(e.why, None))?;
-        Ok(Recording { rules, ..self })
+        let calls: Vec<Call> = self.calls;
+        let mut recording = Recording { keys: self.keys, rules, ..Recording::default() };
+        calls.into_iter().for_each(|call| recording.push(call));
+        Ok(recording)
     }
 
     /// Adds a call, and returns its number.
     pub fn add(&mut self, request: &[u8], answer: String) -> usize {
-        self.calls.push(Call { request: String::from_utf8_lossy(request).into_owned(), answer });
+        self.push(Call { request: String::from_utf8_lossy(request).into_owned(), answer });
         self.calls.len() - 1
     }
 
-    /// Returns the recorded call that answers a request: of equal ones the first that was `served` least.
-    pub fn find(&self, body: &[u8], served: impl Fn(usize) -> u32) -> Option<Recorded> {
-        let (wanted, note) = self.compared(body, None);
-        let same = |n: &usize| self.compared(self.calls[*n].request.as_bytes(), note).0 == wanted;
-        let index = (0..self.calls.len()).filter(same).min_by_key(|n| served(*n))?;
-        Some(Recorded { index, note })
+    fn push(&mut self, call: Call) {
+        let (compared, has_ids) = Compared::read(call.request.as_bytes(), &self.rules);
+        self.has_client_ids |= has_ids;
+        self.compared.push(compared);
+        self.calls.push(call);
+    }
+
+    /// Returns where a request is in the recording: of equal calls the first that was `served` least answers it.
+    pub fn find(&self, body: &[u8], served: impl Fn(usize) -> u32) -> Found {
+        let (wanted, calls, note) = self.forms(body);
+        let same = |n: &usize| calls[*n] == wanted;
+        let index = (0..calls.len()).filter(same).min_by_key(|n| served(*n));
+        let goes_on = || index.is_none() && calls.iter().any(|call| wanted.goes_on_from(call));
+        let is_told = note.is_some_and(|note| note == Note::OfCalls && index.is_some() || goes_on());
+        Found { index: index.filter(|_| !is_told), is_noted: note.is_some(), is_told }
     }
 
     /// Says in words where a request differs from the recorded one that is most like it.
     pub fn divergence(&self, number: u32, body: &[u8]) -> String {
-        let (now, note) = self.compared(body, None);
-        let compared = |call: &Call| self.compared(call.request.as_bytes(), note).0;
-        let same = |call: &Call| common(&compared(call), &now);
-        let Some(nearest) = self.calls.iter().max_by_key(|call| same(call)) else {
+        let (now, calls, _) = self.forms(body);
+        let now = now.text();
+        let same = |call: &String| common(call.as_bytes(), now.as_bytes());
+        let Some(was) = calls.iter().map(Compared::text).max_by_key(same) else {
             return format!("request {number} is asked, and the recording has no call");
         };
-        let (at, was) = (same(nearest), compared(nearest));
+        let at = same(&was);
         let around = |text: &[u8]| {
             let from = at.saturating_sub(SHOWN / 2).min(text.len());
             let part = &text[from..text.len().min(at + SHOWN)];
@@ -138,18 +160,20 @@ impl Recording {
         };
         format!(
             "request {number} is not in the recording: it has …{}… where …{}… was",
-            around(&now),
-            around(&was)
+            around(now.as_bytes()),
+            around(was.as_bytes())
         )
     }
 
-    /// Returns the form by which requests are compared, and the note of this one: bytes that are no JSON as they are, and
-    /// without notes where it, or the one that it is compared with (`other`), has one.
-    fn compared(&self, body: &[u8], other: Option<Note>) -> (Vec<u8>, Option<Note>) {
-        let whole = canonical(body, &self.rules).unwrap_or_else(|_| body.to_vec());
-        match noted::without_notes(&whole) {
-            Some((request, note)) if note.or(other).is_some() => (request, note),
-            _ => (whole, None),
+    /// Returns the forms in which a request and the recorded ones are compared, and its note: all without notes where it has one.
+    fn forms(&self, body: &[u8]) -> (Compared, Cow<'_, [Compared]>, Option<Note>) {
+        let whole = Compared::read(body, &self.rules).0;
+        match whole.clone().without_notes() {
+            (_, None) => (whole, Cow::Borrowed(&self.compared), None),
+            (bare, note) => {
+                let calls = self.compared.iter().map(|call| call.clone().without_notes().0).collect();
+                (bare, Cow::Owned(calls), note)
+            }
         }
     }
 }
@@ -157,4 +181,39 @@ impl Recording {
 /// Returns the number of bytes with which both texts begin.
 fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::note;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_with_a_note_is_answered_told_or_diverged() {
+        let asked = |turns: &[&str]| {
+            let turns = turns.iter().enumerate().map(
+                |(n, said)| json!({"role": if n % 2 == 0 { "user" } else { "assistant" }, "content": said}),
+            );
+            json!({"model": "m", "messages": turns.collect::<Vec<_>>()}).to_string()
+        };
+        let calls = [asked(&["one"]), asked(&["one", "said", "two"])]
+            .map(|request| Call { request, answer: "{}".into() })
+            .into();
+        let recording = Recording { calls, ..Recording::default() }.with_rules(None).unwrap();
+        let plain = note::words("killed by SIGKILL", &[]);
+        let of_calls =
+            plain.replace(" No tool call was in flight.", "\nBefore the crash you had started: Bash");
+        let check = |turns: &[&str], index: Option<usize>, is_noted: bool, is_told: bool| {
+            let found = recording.find(asked(turns).as_bytes(), |_| 0);
+            assert_eq!(found, Found { index, is_noted, is_told }, "{turns:?}");
+        };
+        check(&["one"], Some(0), false, false);
+        check(&["one", "said", "two"], Some(1), false, false);
+        check(&["one", "said"], None, false, false);
+        check(&[&format!("one\n{plain}")], Some(0), true, false);
+        check(&["one", "said", "two", "kept", &plain], None, true, true);
+        check(&[&format!("one\n{of_calls}")], None, true, true);
+        check(&[&format!("three\n{plain}")], None, true, false);
+    }
 }

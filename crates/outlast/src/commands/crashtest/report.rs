@@ -45,6 +45,8 @@ pub struct Tried {
     pub reached: bool,
     /// Whether the next life was told that a step or tool call is in doubt, and did not do it again by itself.
     pub told: bool,
+    /// Whether a call told the model of a CLI agent of the death. It is paid for, whatever was recorded.
+    pub noted: bool,
     /// Number of calls that were bought again although their answers were recorded.
     pub bought_again: u32,
     pub findings: Vec<Finding>,

@@ -19,10 +19,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use super::{
     death::Below,
     live::Live,
-    recording::{Recorded, Recording},
+    recording::{Found, Recording},
 };
 use crate::{
-    agent::note::Note,
     cli::crashtest::{Boundary, Death, Kind},
     program::stops::{Moment, Stop},
 };
@@ -50,13 +49,15 @@ pub struct Scene {
     counts: HashMap<Moment, u32>,
     /// Number of calls that the provider was asked for.
     pub bought: u32,
+    /// Number of them that no recorded call answers.
+    pub beyond: u32,
     /// Number of calls that were open when the death came. Each may be bought again.
     pub in_flight: u32,
     /// Number of requests to which each recorded call was the answer.
     served: HashMap<usize, u32>,
-    /// Whether a request had a note to the model of a resumed agent, and was otherwise in the recording.
+    /// Whether a request had a note to the model of a resumed agent.
     pub noted: bool,
-    /// Whether such a note told of tool calls: what a model says to that is in no recording.
+    /// Whether no recording has what a model says to such a note: it tells of tool calls, or of an answer that was kept in part.
     pub told: bool,
     /// Requests that are not in the recording, in words.
     pub diverged: Vec<String>,
@@ -163,15 +164,18 @@ impl Tape for Stage {
         scene.bought += 1;
         let call = scene.bought;
         scene.reached(Moment::CallLeft, String::new(), &self.below);
-        let found =
+        let Found { index, is_noted, is_told } =
             self.recording().find(&asked.body, |index| scene.served.get(&index).copied().unwrap_or(0));
-        let found = match found {
-            Some(Recorded { index, note }) if self.live.is_none() || note != Some(Note::OfCalls) => {
-                scene.noted |= note.is_some();
-                scene.told |= note == Some(Note::OfCalls);
-                Ok(index)
-            }
-            _ => {
+        scene.noted |= is_noted;
+        scene.told |= is_told && self.live.is_none();
+        if scene.told {
+            scene.failed = self.below.strike(Kind::Machine, 0).err();
+            return refused(400, "no recording has what a model says to this note of a resumption");
+        }
+        let found = match index {
+            Some(index) => Ok(index),
+            None => {
+                scene.beyond += 1;
                 // An answer takes its time, in which others of the scene go on.
                 drop(scene);
                 let answered = self.answered_live(asked);
@@ -188,10 +192,6 @@ impl Tape for Stage {
                 return refused(400, "this request is not in the recording of the crash test");
             }
         };
-        if scene.told {
-            scene.failed = self.below.strike(Kind::Machine, 0).err();
-            return refused(400, "no recording has what a model says of tool calls that were in flight");
-        }
         *scene.served.entry(index).or_default() += 1;
         let recording = self.recording();
         let recorded = &recording.calls[index];
