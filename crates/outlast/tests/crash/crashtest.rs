@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::bed::{Bed, Done, LONGEST, runs, text, until};
+use crate::bed::{Bed, Done, LONGEST, each, runs, text, until};
 
 /// Three questions with what an agent does between them: `work(n, said)`.
 const AGENT: &str = r#"
@@ -56,6 +56,129 @@ for n in range(done() + 1, 4):
     write("cursor", str(n))
     write(f"answer-{n}", ask(f"question {n}"))
 "#;
+
+/// Faults of agents besides the three above: a name, the agent, a death that brings it to light, and the words of the finding.
+const PLANTED: [(&str, &str, &str, &str); 10] = [
+    (
+        "a tool without a key",
+        r#"
+for n in (1, 2):
+    os.system(f"echo charge {n} >> charges")
+    ask(f"question {n}")
+"#,
+        "call-left.2:agent",
+        "charges has 2 lines more",
+    ),
+    (
+        "an attempt's number in the prompt",
+        r#"
+for n in (1, 2):
+    ask(f"question {n} of attempt {os.environ['OUTLAST_ATTEMPT']}")
+"#,
+        "call-stored.1:machine",
+        "diverged: request 2 is not in the recording",
+    ),
+    (
+        "a half-written file that is taken for a whole one",
+        r#"
+if not os.path.exists("report"):
+    with open("report", "w", buffering=1) as report:
+        for n in (1, 2):
+            report.write(ask(f"question {n}") + "\n")
+"#,
+        "call-left.2:tree",
+        "report has 1 line fewer",
+    ),
+    (
+        "a lock that the dead hold",
+        r#"
+os.close(os.open("lock", os.O_CREAT | os.O_EXCL))
+ask("question 1")
+os.remove("lock")
+"#,
+        "call-reserved.1:agent",
+        "the next life failed: FileExistsError: [Errno 17] File exists: 'lock' (exit code 75)",
+    ),
+    (
+        "a count of starts",
+        r#"
+write("starts", str(int(open("starts").read()) + 1 if os.path.exists("starts") else 1))
+ask("question 1")
+"#,
+        "call-stored.1:machine",
+        "starts has \"2\" where the clean run left \"1\"",
+    ),
+    (
+        "a directory's listing in the prompt",
+        r#"
+ask(f"question 1: {sorted(os.listdir())}")
+write("draft", "")
+ask("question 2")
+"#,
+        "call-left.2:agent",
+        "diverged: request 3 is not in the recording",
+    ),
+    (
+        "a file for a while that stays",
+        r#"
+name = f"draft-{os.getpid()}"
+write(name, "")
+write("answer", ask("question 1"))
+os.remove(name)
+"#,
+        "call-half.1:agent",
+        "is there, and not after the clean run\n  why: after a death in the middle of the answer to call 1 nobody took it away",
+    ),
+    (
+        "a mode that is set too late",
+        r#"
+if not os.path.exists("key"):
+    write("key", "secret")
+    ask("question 1")
+    os.chmod("key", 0o400)
+"#,
+        "call-stored.1:agent",
+        ", and 400 after the clean run",
+    ),
+    (
+        "a mark of the start that is taken for the end",
+        r#"
+if not os.path.exists("started"):
+    write("started", "")
+    write("answer", ask("question 1"))
+"#,
+        "call-left.1:machine",
+        "answer is missing",
+    ),
+    (
+        "a sum of what the last life has done",
+        r#"
+asked = [n for n in (1, 2) if not os.path.exists(f"answer-{n}")]
+for n in asked:
+    write(f"answer-{n}", ask(f"question {n}"))
+print(len(asked), "answers")
+"#,
+        "call-left.2:agent",
+        "standard output of the last life is not the clean run's",
+    ),
+];
+
+/// Sound agents besides the one above: one that moves its cursor behind its work, and one that looks before it appends.
+const SOUND_TOO: [&str; 2] = [
+    r#"
+for n in range(done() + 1, 3):
+    write(f"answer-{n}", ask(f"question {n}"))
+    write("cursor", str(n))
+"#,
+    r#"
+for n in (1, 2):
+    ask(f"question {n}")
+    with open("ledger", "a+") as ledger:
+        ledger.seek(0)
+        if f"invoice {n}" not in ledger.read().splitlines():
+            ledger.write(f"invoice {n}\n")
+"#,
+];
 
 /// `outlast crashtest FLAGS -- python3 agent.py` against a fake provider of its own.
 fn crashtest(bed: &Bed, agent: &str, flags: &[&str]) -> Done {
@@ -142,6 +265,26 @@ fn a_file_that_is_appended_to_twice_is_found_and_one_command_repeats_it() {
         ["--mock", "--only", "call-stored.2:supervisor", "--effects", "invoices", "--ignore", "invoices"];
     crashtest(&bed, APPENDS, &effects).code(1).tells(&["1 death at", "invoices has 1 line more"]);
     assert_left_alone(&bed);
+}
+
+#[test]
+fn each_planted_fault_of_an_agent_is_found_by_name_and_by_the_command_that_repeats_it() {
+    each(PLANTED.to_vec(), |(name, agent, death, found)| {
+        let done = crashtest(&bed(), agent, &["--mock", "--stdout", "--only", death]);
+        let again = format!("again: outlast crashtest --only {death} --mock");
+        assert!(done.text.contains(found) && done.text.contains(&again), "{name}: {}", done.text);
+        done.code(1).tells(&["1 death at"]);
+    });
+}
+
+#[test]
+fn agents_that_are_sound_in_other_ways_have_no_findings() {
+    each(SOUND_TOO.to_vec(), |agent| {
+        let flags = ["--mock", "--kind", "agent", "--kind", "machine"];
+        crashtest(&bed(), agent, &flags)
+            .code(0)
+            .tells(&["16 deaths at 8 boundaries of 2 calls: no findings"]);
+    });
 }
 
 #[test]

@@ -35,8 +35,10 @@ pub struct Difference {
 /// Sort of a difference, by which its cause is guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// Something is there once too often.
+    /// Lines of a file are there too often.
     More,
+    /// A path is there that the clean run did not leave.
+    New,
     /// Something is missing.
     Fewer,
     Other,
@@ -78,7 +80,7 @@ pub fn trees(clean: &Path, other: &Path, ignored: &Ignored) -> io::Result<Vec<Di
     for path in before.keys().chain(after.keys().filter(|path| !before.contains_key(*path))) {
         let difference = match (before.get(path), after.get(path)) {
             (Some(_), None) => Some(("is missing".to_owned(), Sort::Fewer)),
-            (None, _) => Some(("is there, and not after the clean run".to_owned(), Sort::More)),
+            (None, _) => Some(("is there, and not after the clean run".to_owned(), Sort::New)),
             (Some(before), Some(after)) => files(before, after)?,
         };
         differences.extend(difference.map(|(what, sort)| Difference { path: path.clone(), what, sort }));

@@ -250,7 +250,7 @@ impl Test<'_> {
         let told = scene.told || (end.code != Some(0) || !diverged.is_empty()) && self.bed.is_in_doubt()?;
         // A life that was told may stop, or say something else. It may do nothing twice.
         if told {
-            differences.retain(|one| one.sort == Sort::More);
+            differences.retain(|one| matches!(one.sort, Sort::More | Sort::New));
         } else if diverged.is_empty() {
             findings.extend(self.exit(&end));
         } else {
@@ -286,10 +286,12 @@ impl Test<'_> {
                 "the next life waits for something that the dead one was to do",
             ),
             Some(code) => {
-                let last = end.stderr.lines().last().unwrap_or_default().trim();
+                // Behind what the command said stands what Outlast says of its end.
+                let own = |line: &&str| !line.starts_with("outlast: ") && !line.trim().is_empty();
+                let last = end.stderr.lines().rfind(own).unwrap_or("it said nothing");
                 (
-                    format!("it exited with {code}: {last}"),
-                    "the next life cannot go on from what the dead one left",
+                    format!("the next life failed: {} (exit code {code})", last.trim()),
+                    "it cannot go on from what the dead one left: remove that, or write beside and rename",
                 )
             }
         };
@@ -398,8 +400,12 @@ fn place(at: Boundary, what: &str) -> String {
 fn why(sort: Sort, place: &str) -> String {
     match sort {
         Sort::More => format!(
-            "after a death {place} the next life did it again: what does it has no key; make it an outlast.tool, or a \
-             step with at_most_once"
+            "after a death {place} the next life did it again, as nothing told it what had been done: make it an \
+             outlast.tool, or a step with at_most_once"
+        ),
+        Sort::New => format!(
+            "after a death {place} nobody took it away, or the next life did it again under another name: give it a name \
+             that is the same in each life, and remove it when a life begins"
         ),
         Sort::Fewer => format!(
             "after a death {place} the next life took it for done: note what is done after it is done, in a step or in \

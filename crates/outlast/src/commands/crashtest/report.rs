@@ -205,7 +205,7 @@ impl Report {
 
     /// Returns the command that tries one death again.
     fn again(&self, tried: &Tried) -> String {
-        self.typed.replacen("crashtest", &format!("crashtest --only {}", tried.death()), 1)
+        self.typed.replacen(" crashtest ", &format!(" crashtest --only {} ", tried.death()), 1)
     }
 
     /// Returns the table of boundaries and kinds: `ok`, `wrong`, `told` where a call was left in doubt,
