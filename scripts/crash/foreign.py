@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/crash/foreign.py [--max N] [--minutes N] [--only NAME…] [--root DIRECTORY] [--json FILE]
 
-pip brings each example from its package's source distribution (kept in DIRECTORY/target/foreign); nothing of it is changed. A program
-is first run alone against `outlast mock`, then killed by `outlast crashtest --mock`. DIRECTORY (this repository) has the
+pip brings each example from its package's source distribution (kept in DIRECTORY/target/foreign); nothing of it is changed. An example
+is first run alone against `outlast mock`, then killed by `outlast crashtest --mock`, as CLI agents are at once. DIRECTORY (this repository) has the
 interpreters with the packages, .venv and .venv-clients, and CLI agents in target/clis (`scripts/clis.sh`). Prints a table in
 Markdown, and each finding below it. Exits with 1 if a program could not be tested, or has a finding that its row does not expect.
 """
@@ -64,6 +64,7 @@ PROGRAMS = (
     agents("memory.advanced_sqlite_session_example"),
     agents("memory.encrypted_session_example"),
     Program("Claude Code", "@anthropic-ai/claude-code", "2.1.197", (), ("claude", "-p", "--", "Say hello."), "target/clis"),
+    Program("Codex", "@openai/codex", "0.169.0", (), ("codex", "exec", "--skip-git-repo-check", "Say hello."), "target/clis"),
 )
 
 #: Settings by which no program asks a person, tells others of itself, or looks for a newer version.
@@ -116,9 +117,11 @@ def tested(program: Program, args: argparse.Namespace, mock: str, place: Path) -
         return subprocess.run(words, cwd=work, env=env | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=most_s)
 
     keys = {"OPENAI_API_KEY": "sk-foreign", "ANTHROPIC_API_KEY": "sk-ant-foreign"}
-    alone = ended(line, PATIENCE_S, OPENAI_BASE_URL=f"{mock}/v1", ANTHROPIC_BASE_URL=mock, **keys)
-    if alone.returncode:
-        raise Untestable(f"alone it exits with {alone.returncode}: {' '.join(alone.stderr.split())[-300:]}")
+    # A CLI agent may have to be told of its provider by its command line, which Outlast does.
+    if program.files:
+        alone = ended(line, PATIENCE_S, OPENAI_BASE_URL=f"{mock}/v1", ANTHROPIC_BASE_URL=mock, **keys)
+        if alone.returncode:
+            raise Untestable(f"alone it exits with {alone.returncode}: {' '.join(alone.stderr.split())[-300:]}")
     began = time.monotonic()
     flags = ["--mock", "--usd", "none", "--json", "--max", str(args.max), *(["--minutes", str(args.minutes)] if args.minutes else [])]
     done = ended([args.outlast, "crashtest", *flags, "--", *line], 60 * args.minutes + 10 * PATIENCE_S)
