@@ -31,7 +31,7 @@ pub const CREATED: i64 = 4;
 /// - 5: who receives an entry's answer, and how many recorded answers an attempt is receiving.
 /// - 6: sums of a run's own calls, which [`added_since`] fills in.
 ///
-/// Format 7 added the ledger's lines.
+/// Format 7 added the ledger's lines, and a count of estimates to the own sums.
 const ADDED: [(i64, &str, &str); 4] = [
     (4, "entries", "opened_by {int} NOT NULL DEFAULT 0"),
     (5, "entries", "taken TEXT"),
@@ -48,10 +48,8 @@ pub fn added_since(d: Dialect, found: i64) -> String {
         format!("ALTER TABLE {prefix}{table} ADD COLUMN {};\n", column.replace("{int}", int))
     };
     let mut sql: String = lacking.map(add).collect();
-    if found < 6 {
-        sql.push_str(&own_sums(prefix));
-    }
     if found < 7 {
+        sql.push_str(&own_sums(prefix));
         sql.push_str(&ledger(d, int));
     }
     sql
@@ -83,6 +81,8 @@ fn own_sums(prefix: &str) -> String {
         ("calls", "spent_calls".to_owned()),
         ("unpaid_calls", format!("CASE WHEN state = {FAILED} AND spent_cost = 0 THEN 1 ELSE 0 END")),
         ("doubt_nano_usd", format!("CASE WHEN state = {UNKNOWN} THEN held_cost ELSE 0 END")),
+        // A key in quotes is in no text of `detail`, whose quotes are escaped.
+        ("estimated_calls", r#"CASE WHEN detail LIKE '%"estimated":true%' THEN 1 ELSE 0 END"#.to_owned()),
     ];
     let members = sums.map(|(name, of)| format!("'\"{name}\":' || coalesce(sum({of}), 0)"));
     let object = members.join(" || ',' || ");

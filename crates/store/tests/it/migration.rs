@@ -19,15 +19,14 @@ use crate::{
 };
 
 /// Checks that the run of an older format is there, with its line of the ledger and the sums of its calls.
-fn has_run(store: &dyn Store, older: i64) {
+fn has_run(store: &dyn Store) {
     let no = store.run_no(&RunId::new("kept").unwrap()).unwrap().unwrap();
     let lines = store.sums(no).unwrap();
     let line = LedgerLine { calls: 2, tokens: 10, spent_nano_usd: 18, ..lines[0].clone() };
     assert_eq!((lines.len(), &lines[0]), (1, &line));
     assert_eq!(store.ledger(Micros(0), Micros(i64::MAX)).unwrap(), lines);
-    // The calls were added behind the back of a format that keeps these sums.
-    let own = Own { calls: 2, tokens: 10, cost_nano_usd: 18, ..Own::default() };
-    assert_eq!(store.run(no).unwrap().unwrap().run.own, if older < 6 { own } else { Own::default() });
+    let own = Own { calls: 2, tokens: 10, cost_nano_usd: 18, estimated_calls: 1, ..Own::default() };
+    assert_eq!(store.run(no).unwrap().unwrap().run.own, own);
 }
 
 /// Adds a run and a process that has left nothing but its row.
@@ -50,18 +49,18 @@ fn without(format: i64, prefix: &str) -> String {
     columns.chain([format!("DROP TABLE {prefix}sums; DROP INDEX {prefix}calls_in_time;")]).collect()
 }
 
-/// SQL that adds two calls to the run.
+/// SQL that adds two calls to the run, the second of them charged by an estimate.
 fn calls(table: &str) -> String {
-    let call = |seq, cost| {
+    let call = |seq, cost, detail| {
         format!(
             "INSERT INTO {table} (run_no, seq, kind, state, attempt, scope, opened_at, held_cost, held_tokens, \
-             held_calls, spent_cost, spent_tokens, spent_calls, delivered_count, replayable, model, upstream) \
-             VALUES (1, {seq}, {}, {}, 1, 'i0', 0, 0, 0, 0, {cost}, 5, 1, 0, false, 'm', 'u');",
+             held_calls, spent_cost, spent_tokens, spent_calls, delivered_count, replayable, model, upstream, detail) \
+             VALUES (1, {seq}, {}, {}, 1, 'i0', 0, 0, 0, 0, {cost}, 5, 1, 0, false, 'm', 'u', '{detail}');",
             Kind::Call.code(),
             State::Done.code(),
         )
     };
-    call(1, 7) + &call(2, 11)
+    call(1, 7, "{}") + &call(2, 11, r#"{"estimated":true}"#)
 }
 
 /// Makes a store of an older format, whose process was last seen at `seen`.
@@ -93,7 +92,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         // As a migration leaves it that was killed.
         let unfinished = directory.path().join(format!("outlast.db.format-{older}-unfinished"));
         fs::write(&unfinished, b"half of it").unwrap();
-        has_run(&*open_at(place(&path), false).unwrap(), older);
+        has_run(&*open_at(place(&path), false).unwrap());
         assert_eq!(format(&path), FORMAT);
 
         let copy = directory.path().join(format!("outlast.db.format-{older}"));
@@ -105,7 +104,7 @@ fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() 
         assert_eq!(runs, 1);
         assert!(!unfinished.exists());
         fs::remove_file(&copy).unwrap();
-        has_run(&*open_at(place(&path), false).unwrap(), older);
+        has_run(&*open_at(place(&path), false).unwrap());
         assert!(!copy.exists(), "it was migrated a second time");
     }
 }
@@ -160,7 +159,7 @@ fn a_database_of_an_older_format_is_brought_to_this_one() {
         assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
         sql("UPDATE outlast.instances SET last_seen = 0");
         let store = open_at(&database.url(), false).unwrap();
-        has_run(&*store, older);
+        has_run(&*store);
         let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
         let told = read(Mark::default());
         let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();
