@@ -9,7 +9,7 @@ use crate::{
         Admission as Answer,
         call::plan::{Plan, amounts},
         prelude::*,
-        rule::replay::{self, Choice, ReplayRequest},
+        rule::replay::{self, Choice},
     },
     journal::{CallDetail, Taker},
     price::Bound,
@@ -49,7 +49,10 @@ pub struct Admit {
     pub taken: Vec<Seq>,
     /// Number, in its process, of the connection that will receive the answer.
     pub connection: u64,
+    /// `x-stainless-retry-count`; 0 when the request is no marked retry.
     pub retry_count: u32,
+    /// Whether Outlast answered an earlier request of this attempt and key with an error of its own, without opening a
+    /// journal entry.
     pub answered_with_error: bool,
     /// Whether an earlier call of this run waits in this process, so that this one queues behind it, or the upstream
     /// has no turn for it now (`call::rate`). A recorded answer or a call in flight serves this request all the same.
@@ -78,7 +81,7 @@ impl Admit {
                 return Err(Error::NotWithin { seq: seq.0 });
             }
         }
-        let stands_for = match replay::choose(l, &self.asked()) {
+        let stands_for = match replay::choose(l, self) {
             Choice::Replay(seq) => {
                 let counts = l.entry(self.actor.run, seq).is_some_and(|e| self.is_untaken(l, e));
                 taking::take(l, &self.actor, seq, self.connection, counts);
@@ -157,17 +160,6 @@ impl Admit {
             run.halt = Some(refusal.clone());
         }
         Ok(())
-    }
-
-    fn asked(&self) -> ReplayRequest<'_> {
-        ReplayRequest {
-            actor: &self.actor,
-            match_key: self.match_key,
-            taken: &self.taken,
-            retry_count: self.retry_count,
-            idempotency_key: self.idempotency_key.as_deref(),
-            answered_with_error: self.answered_with_error,
-        }
     }
 
     /// Returns the refusal of a call without a price in a run with a limit in usd: such a limit fails closed.

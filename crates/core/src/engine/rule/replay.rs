@@ -1,22 +1,7 @@
 //! The replay rule: which recorded answer, if any, serves a request. One rule for restarts, client
 //! retries, disconnects and joins.
 
-use crate::engine::prelude::*;
-
-/// Request, as far as the replay rule looks at it.
-#[derive(Clone, Debug)]
-pub struct ReplayRequest<'a> {
-    pub actor: &'a Actor,
-    pub match_key: MatchKey,
-    /// Entries whose answers live connections of this attempt are receiving in this process.
-    pub taken: &'a [Seq],
-    /// `x-stainless-retry-count`; 0 when the request is no marked retry.
-    pub retry_count: u32,
-    pub idempotency_key: Option<&'a str>,
-    /// Whether Outlast answered an earlier request of this attempt and key with an error of its own, without opening a
-    /// journal entry.
-    pub answered_with_error: bool,
-}
+use crate::engine::{Admit, prelude::*};
 
 /// Decision of the replay rule: what serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +15,7 @@ pub enum Choice {
 }
 
 /// Applies the rule to the entries of the request's key.
-pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
+pub fn choose(l: &Loaded, asked: &Admit) -> Choice {
     let matching: Vec<&Entry> = l
         .all::<Entry>()
         .filter(|e| e.run == asked.actor.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
@@ -42,7 +27,7 @@ pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
         };
         free().find(|e| !is_passed_over(&matching, e)).or_else(|| free().next()).and_then(|e| serve(e))
     };
-    let lowest = || lowest_of(&|e| !taking::is_taken_elsewhere(l, e, asked.actor));
+    let lowest = || lowest_of(&|e| !taking::is_taken_elsewhere(l, e, &asked.actor));
     if !is_marked_retry(&matching, asked) {
         return lowest().unwrap_or(Choice::New { stands_for: None });
     }
@@ -83,7 +68,7 @@ fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
     answers && (e.attempt == attempt || !l.is_open(e.run, e.attempt))
 }
 
-fn is_taken(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
+fn is_taken(e: &Entry, asked: &Admit) -> bool {
     e.delivered_to == Some(asked.actor.attempt) || asked.taken.contains(&e.seq)
 }
 
@@ -103,23 +88,23 @@ fn last_try(matching: &[&Entry], e: &Entry) -> Seq {
     std::iter::successors(Some(e.seq), |seq| later(*seq)).last().unwrap_or(e.seq)
 }
 
-fn same_key(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
+fn same_key(e: &Entry, asked: &Admit) -> bool {
     asked.idempotency_key.is_some()
-        && e.call.as_ref().and_then(|c| c.idempotency_key.as_deref()) == asked.idempotency_key
+        && e.call.as_ref().and_then(|c| c.idempotency_key.as_ref()) == asked.idempotency_key.as_ref()
 }
 
-fn is_marked_retry(matching: &[&Entry], asked: &ReplayRequest<'_>) -> bool {
+fn is_marked_retry(matching: &[&Entry], asked: &Admit) -> bool {
     asked.retry_count > 0 || matching.iter().any(|e| same_key(e, asked))
 }
 
-fn answered_badly(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
+fn answered_badly(e: &Entry, asked: &Admit) -> bool {
     e.attempt == asked.actor.attempt
         && e.retried_by.is_none()
         && matches!(e.state, State::Failed | State::Void | State::Unknown)
         && (asked.idempotency_key.is_none() || same_key(e, asked) || asked.retry_count > 0)
 }
 
-fn delivered_earlier(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
+fn delivered_earlier(e: &Entry, asked: &Admit) -> bool {
     e.delivered_to == Some(asked.actor.attempt)
         && !asked.taken.contains(&e.seq)
         && (e.delivered_count < asked.retry_count || same_key(e, asked))
