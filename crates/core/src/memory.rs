@@ -12,7 +12,11 @@ use std::{
 };
 
 use crate::{
-    engine::{Loaded, Need, Numbers, Op, loaded::Table, op},
+    engine::{
+        Loaded, Need, Numbers, Op,
+        loaded::{Key, Table},
+        op,
+    },
     envelope::{
         Budget, Envelope,
         audit::{Gone, Sums},
@@ -22,7 +26,7 @@ use crate::{
     run::{Admission, Attempt, Instance, Lease, Run, Spec, TokenKey},
     store::{
         Answer, Durability, Error, Question, Store, Ticket,
-        load::{self, Fetch, Key},
+        load::{self, Fetch},
     },
     words::{
         AttemptNo, BudgetNo, Clock, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, Row, RunNo, Seq, Slot, Touch,

@@ -12,13 +12,10 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{Loaded, Need},
+    engine::{Loaded, Need, loaded::Key},
     envelope::budget::Past,
     journal::State as EntryState,
-    store::{
-        Store as _, Ticket,
-        load::{Fetch, Key},
-    },
+    store::{Store as _, Ticket, load::Fetch},
 };
 use outlast_store::{
     backend::{Backend, CommitFailed, DataVersion},

@@ -4,13 +4,12 @@
 use std::borrow::Cow;
 
 use outlast_core::{
-    engine::Numbers,
+    engine::{Numbers, loaded::Key},
     state::{
         Committed, Namespace, Position, Progress,
         outcome::AT_ONCE,
         rows::{Compactable, Current},
     },
-    store::load::Key,
     words::{EnvelopeNo, InstanceNo, Micros, RunNo},
 };
 

@@ -72,6 +72,103 @@ pub enum Need {
     },
 }
 
+/// Key to look up. A store adds the rows that it finds, and does not follow what they lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key<'a> {
+    /// The next free run, envelope and instance numbers.
+    Numbers,
+    Instance(InstanceNo),
+    RunById(&'a RunId),
+    /// Newest run with this command key.
+    OfCommand(&'a str),
+    Run(RunNo),
+    Envelope(EnvelopeNo),
+    /// Every named budget, including removed ones.
+    Budgets,
+    Budget(BudgetNo),
+    Attempt(RunNo, AttemptNo),
+    OpenAttempts(RunNo),
+    Labelled(RunNo, &'a str),
+    Spec(RunNo),
+    Lease(RunNo, Slot),
+    Leases(RunNo),
+    LeasesOf(InstanceNo),
+    Entry(RunNo, Seq),
+    /// Every call or tool call with this match key.
+    Matching(RunNo, MatchKey),
+    Newest(Newest<'a>),
+    /// Open calls of an instance.
+    OpenCalls(InstanceNo),
+    /// Newest position of the state.
+    Position,
+    Namespace(&'a str),
+    Delivery(&'a str),
+    /// Newest version of a state key.
+    State(&'a Arc<Name>),
+    /// Recorded outcome of the transaction with this id.
+    Transaction(&'a str),
+    /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
+    Compactable {
+        namespace: &'a str,
+        before: Option<i64>,
+        after: i64,
+        limit: usize,
+    },
+}
+
+impl Key<'_> {
+    /// Returns the key if numbers alone make it; `None` for one that holds a name.
+    pub fn numbered(self) -> Option<Key<'static>> {
+        Some(match self {
+            Key::Numbers => Key::Numbers,
+            Key::Instance(no) => Key::Instance(no),
+            Key::Run(no) => Key::Run(no),
+            Key::Envelope(no) => Key::Envelope(no),
+            Key::Budgets => Key::Budgets,
+            Key::Budget(no) => Key::Budget(no),
+            Key::Attempt(run, no) => Key::Attempt(run, no),
+            Key::OpenAttempts(run) => Key::OpenAttempts(run),
+            Key::Spec(run) => Key::Spec(run),
+            Key::Lease(run, slot) => Key::Lease(run, slot),
+            Key::Leases(run) => Key::Leases(run),
+            Key::LeasesOf(instance) => Key::LeasesOf(instance),
+            Key::Entry(run, seq) => Key::Entry(run, seq),
+            Key::Matching(run, key) => Key::Matching(run, key),
+            Key::OpenCalls(instance) => Key::OpenCalls(instance),
+            Key::Position => Key::Position,
+            Key::RunById(_)
+            | Key::OfCommand(_)
+            | Key::Labelled(..)
+            | Key::Newest(_)
+            | Key::Namespace(_)
+            | Key::State(_)
+            | Key::Transaction(_)
+            | Key::Delivery(_)
+            | Key::Compactable { .. } => return None,
+        })
+    }
+}
+
+/// Query for the newest entry of a kind, scope and key; `upto` limits it to entries up to that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Newest<'a> {
+    pub run: RunNo,
+    pub kind: Kind,
+    pub scope: &'a str,
+    pub key: &'a str,
+    pub upto: Option<Seq>,
+}
+
+impl Newest<'_> {
+    pub fn is(&self, e: &Entry) -> bool {
+        e.run == self.run
+            && e.kind == self.kind
+            && *e.scope == *self.scope
+            && e.key.as_deref() == Some(self.key)
+            && self.upto.is_none_or(|upto| e.seq <= upto)
+    }
+}
+
 /// Next unused numbers of runs, envelopes and processes in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
@@ -128,29 +225,15 @@ tables! {
     entries: Entry, (RunNo, Seq) = |r| (r.run, r.seq);
 }
 
-/// Row or set of rows that a decision looks up by key. Rows that the decision itself creates need no declaration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Named {
-    Instance(InstanceNo),
-    Run(RunNo),
-    Envelope(EnvelopeNo),
-    Attempt(RunNo, AttemptNo),
-    OpenAttempts(RunNo),
-    Spec(RunNo),
-    Lease(RunNo, Slot),
-    Leases(RunNo),
-    Entry(RunNo, Seq),
-}
-
 /// Lookups that an operation declared to a strict store, and the lookups that its decision made beyond them.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
-    named: BTreeSet<Named>,
-    missed: RefCell<Vec<Named>>,
+    named: BTreeSet<Key<'static>>,
+    missed: RefCell<Vec<Key<'static>>>,
 }
 
 impl Declared {
-    pub fn of(named: BTreeSet<Named>) -> Self {
+    pub fn of(named: BTreeSet<Key<'static>>) -> Self {
         Self { named, missed: RefCell::default() }
     }
 }
@@ -248,7 +331,7 @@ impl Loaded {
 
     /// Notes that a decision found no row and that none of the operation's needs had looked for it. `covers` names the
     /// needs that would have found it.
-    fn missed(&self, covers: &[Named]) {
+    fn missed(&self, covers: &[Key<'static>]) {
         if let Some(declared) = &self.declared
             && !covers.iter().any(|named| declared.named.contains(named))
         {
@@ -257,7 +340,7 @@ impl Loaded {
     }
 
     /// Returns the row with this key. `covers` names the needs that look for it.
-    fn named<T: Table>(&self, id: T::Id, covers: &[Named]) -> Option<&T> {
+    fn named<T: Table>(&self, id: T::Id, covers: &[Key<'static>]) -> Option<&T> {
         let found = self.find::<T>(id);
         if found.is_none() {
             self.missed(covers);
@@ -266,7 +349,7 @@ impl Loaded {
     }
 
     /// Returns the lookups that no need of the operation declared; empty for a store that is not strict.
-    pub fn undeclared(&self) -> Vec<Named> {
+    pub fn undeclared(&self) -> Vec<Key<'static>> {
         self.declared.as_ref().map(|d| d.missed.borrow().clone()).unwrap_or_default()
     }
 
@@ -275,7 +358,7 @@ impl Loaded {
     }
 
     pub fn run(&self, no: RunNo) -> Result<&Run, Error> {
-        self.named(no, &[Named::Run(no)]).ok_or_else(|| unknown_run(no))
+        self.named(no, &[Key::Run(no)]).ok_or_else(|| unknown_run(no))
     }
 
     pub fn run_mut(&mut self, no: RunNo) -> Result<&mut Run, Error> {
@@ -290,13 +373,13 @@ impl Loaded {
     pub fn spec(&self, run: RunNo) -> Option<&Spec> {
         let found = self.known_specs.iter().find(|s| s.0 == run).map(|s| &s.1);
         found.or_else(|| {
-            self.missed(&[Named::Spec(run)]);
+            self.missed(&[Key::Spec(run)]);
             None
         })
     }
 
     pub fn instance(&self, no: InstanceNo) -> Option<&Instance> {
-        self.named(no, &[Named::Instance(no)])
+        self.named(no, &[Key::Instance(no)])
     }
 
     pub fn instance_mut(&mut self, no: InstanceNo) -> Option<&mut Instance> {
@@ -305,7 +388,7 @@ impl Loaded {
     }
 
     pub fn envelope(&self, no: EnvelopeNo) -> Result<&Envelope, Error> {
-        self.named(no, &[Named::Envelope(no)]).ok_or(Error::NotLoaded("envelope"))
+        self.named(no, &[Key::Envelope(no)]).ok_or(Error::NotLoaded("envelope"))
     }
 
     pub fn envelope_mut(&mut self, no: EnvelopeNo) -> Result<&mut Envelope, Error> {
@@ -318,7 +401,7 @@ impl Loaded {
     }
 
     pub fn attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
-        self.named((run, no), &[Named::Attempt(run, no), Named::OpenAttempts(run)])
+        self.named((run, no), &[Key::Attempt(run, no), Key::OpenAttempts(run)])
     }
 
     pub fn attempt_mut(&mut self, run: RunNo, no: AttemptNo) -> Option<&mut Attempt> {
@@ -333,12 +416,12 @@ impl Loaded {
 
     /// Returns whether the run has an open attempt. Needs `OpenAttempts`.
     pub fn has_open_attempt(&self, run: RunNo) -> bool {
-        self.missed(&[Named::OpenAttempts(run)]);
+        self.missed(&[Key::OpenAttempts(run)]);
         self.attempts.iter().any(|a| a.value.run == run && a.value.is_open())
     }
 
     pub fn lease(&self, run: RunNo, slot: Slot) -> Option<&Lease> {
-        self.named((run, slot), &[Named::Lease(run, slot), Named::Leases(run)])
+        self.named((run, slot), &[Key::Lease(run, slot), Key::Leases(run)])
     }
 
     /// Sets the lease of the slot in the run.
@@ -350,7 +433,7 @@ impl Loaded {
     }
 
     pub fn entry(&self, run: RunNo, seq: Seq) -> Option<&Entry> {
-        self.named((run, seq), &[Named::Entry(run, seq)])
+        self.named((run, seq), &[Key::Entry(run, seq)])
     }
 
     pub fn entry_mut(&mut self, run: RunNo, seq: Seq) -> Option<&mut Entry> {

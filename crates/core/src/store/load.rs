@@ -9,81 +9,14 @@ use std::{collections::BTreeSet, mem::take, sync::Arc};
 use crate::{
     engine::{
         Loaded, Need,
-        loaded::{Declared, Named},
+        loaded::{Declared, Key, Newest},
     },
     envelope::{Budget, Envelope},
     journal::{Entry, Kind, State, job},
     run::{Attempt, Lease, Origin, Run},
-    state::Name,
     store::Error,
-    words::{
-        AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Map, MatchKey, Micros, Row, RunId, RunNo, Seq, Slot,
-    },
+    words::{BudgetNo, EnvelopeNo, InstanceNo, Map, Micros, Row, RunNo, Seq},
 };
-
-/// Key to look up. A store adds the rows that it finds, and does not follow what they lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key<'a> {
-    /// The next free run, envelope and instance numbers.
-    Numbers,
-    Instance(InstanceNo),
-    RunById(&'a RunId),
-    /// Newest run with this command key.
-    OfCommand(&'a str),
-    Run(RunNo),
-    Envelope(EnvelopeNo),
-    /// Every named budget, including removed ones.
-    Budgets,
-    Budget(BudgetNo),
-    Attempt(RunNo, AttemptNo),
-    OpenAttempts(RunNo),
-    Labelled(RunNo, &'a str),
-    Spec(RunNo),
-    Lease(RunNo, Slot),
-    Leases(RunNo),
-    LeasesOf(InstanceNo),
-    Entry(RunNo, Seq),
-    /// Every call or tool call with this match key.
-    Matching(RunNo, MatchKey),
-    Newest(Newest<'a>),
-    /// Open calls of an instance.
-    OpenCalls(InstanceNo),
-    /// Newest position of the state.
-    Position,
-    Namespace(&'a str),
-    Delivery(&'a str),
-    /// Newest version of a state key.
-    State(&'a Arc<Name>),
-    /// Recorded outcome of the transaction with this id.
-    Transaction(&'a str),
-    /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
-    Compactable {
-        namespace: &'a str,
-        before: Option<i64>,
-        after: i64,
-        limit: usize,
-    },
-}
-
-/// Query for the newest entry of a kind, scope and key; `upto` limits it to entries up to that one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Newest<'a> {
-    pub run: RunNo,
-    pub kind: Kind,
-    pub scope: &'a str,
-    pub key: &'a str,
-    pub upto: Option<Seq>,
-}
-
-impl Newest<'_> {
-    pub fn is(&self, e: &Entry) -> bool {
-        e.run == self.run
-            && e.kind == self.kind
-            && *e.scope == *self.scope
-            && e.key.as_deref() == Some(self.key)
-            && self.upto.is_none_or(|upto| e.seq <= upto)
-    }
-}
 
 /// The part of a database that loading uses.
 pub trait Fetch {
@@ -421,7 +354,7 @@ impl<'a> Rounds<'a> {
         }
         self.l.sort();
         if strict {
-            let named = self.keys.iter().copied().filter_map(named).collect();
+            let named = self.keys.iter().copied().filter_map(Key::numbered).collect();
             self.l.declared = Some(Box::new(Declared::of(named)));
         }
         Ok(self.l)
@@ -440,22 +373,6 @@ fn newest(need: &Need) -> Option<Newest<'_>> {
         _ => return None,
     };
     Some(Newest { run, kind, scope, key, upto: None })
-}
-
-/// Returns the name under which a decision asks for the key.
-fn named(key: Key<'_>) -> Option<Named> {
-    Some(match key {
-        Key::Instance(no) => Named::Instance(no),
-        Key::Run(no) => Named::Run(no),
-        Key::Envelope(no) => Named::Envelope(no),
-        Key::Attempt(run, no) => Named::Attempt(run, no),
-        Key::OpenAttempts(run) => Named::OpenAttempts(run),
-        Key::Spec(run) => Named::Spec(run),
-        Key::Lease(run, slot) => Named::Lease(run, slot),
-        Key::Leases(run) => Named::Leases(run),
-        Key::Entry(run, seq) => Named::Entry(run, seq),
-        _ => return None,
-    })
 }
 
 /// Adds the entries that forks share with their origins. For each need that the fork itself does not answer, asks its

@@ -12,7 +12,7 @@ use std::{
 use outlast_core::{
     engine::{
         Loaded, Numbers,
-        loaded::{NewPayload, Table},
+        loaded::{Key, NewPayload, Newest, Table},
     },
     envelope::{Budget, Envelope},
     events::{Event, delivery::Delivery},
@@ -22,7 +22,6 @@ use outlast_core::{
         Committed, Name, Namespace, Position,
         rows::{Compactable, Current, Rows, Trimmed},
     },
-    store::load::{Key, Newest},
     words::{AttemptNo, EnvelopeNo, InstanceNo, Micros, Row, RunNo, Seq, Slot, Touch},
 };
 
@@ -121,35 +120,13 @@ enum Mark {
 
 impl Mark {
     fn of(key: &Key<'_>) -> Mark {
-        Mark::Numbered(match *key {
-            Key::Numbers => Key::Numbers,
-            Key::Instance(no) => Key::Instance(no),
-            Key::Run(no) => Key::Run(no),
-            Key::Envelope(no) => Key::Envelope(no),
-            Key::Budgets => Key::Budgets,
-            Key::Budget(no) => Key::Budget(no),
-            Key::Attempt(run, no) => Key::Attempt(run, no),
-            Key::OpenAttempts(run) => Key::OpenAttempts(run),
-            Key::Spec(run) => Key::Spec(run),
-            Key::Lease(run, slot) => Key::Lease(run, slot),
-            Key::Leases(run) => Key::Leases(run),
-            Key::LeasesOf(instance) => Key::LeasesOf(instance),
-            Key::Entry(run, seq) => Key::Entry(run, seq),
-            Key::Matching(run, key) => Key::Matching(run, key),
-            Key::OpenCalls(instance) => Key::OpenCalls(instance),
-            Key::Position => Key::Position,
-            Key::Newest(Newest { run, kind, scope, key, upto }) => {
-                return Mark::Newest(run, kind, scope.to_owned(), key.to_owned(), upto);
+        match (key.numbered(), *key) {
+            (Some(key), _) => Mark::Numbered(key),
+            (None, Key::Newest(Newest { run, kind, scope, key, upto })) => {
+                Mark::Newest(run, kind, scope.to_owned(), key.to_owned(), upto)
             }
-            Key::RunById(_)
-            | Key::OfCommand(_)
-            | Key::Labelled(..)
-            | Key::Namespace(_)
-            | Key::State(_)
-            | Key::Transaction(_)
-            | Key::Delivery(_)
-            | Key::Compactable { .. } => return Mark::Named(format!("{key:?}")),
-        })
+            (None, key) => Mark::Named(format!("{key:?}")),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::mem::{Discriminant, discriminant};
 
-use outlast_core::{run::Spec, store::load::Newest};
+use outlast_core::{engine::loaded::Newest, run::Spec};
 
 use super::{
     rows::{get, select},

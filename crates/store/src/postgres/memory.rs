@@ -20,9 +20,8 @@ use std::{
 };
 
 use outlast_core::{
-    engine::Need,
+    engine::{Need, loaded::Newest},
     journal::{Kind, State},
-    store::load::Newest,
     words::{AttemptNo, Seq, Slot},
 };
 use rustix::time::{ClockId, clock_gettime};

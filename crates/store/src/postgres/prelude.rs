@@ -1,10 +1,11 @@
 //! Names that most of this store uses: the rows, what a transaction knows of them, and the statements that read and write them.
 
 pub use outlast_core::{
+    engine::loaded::Key,
     envelope::{Budget, Envelope},
     journal::Entry,
     run::{Attempt, Instance, Lease, Run},
-    store::{Error, load::Key},
+    store::Error,
     words::{EnvelopeNo, InstanceNo, Micros, Row, RunNo, Touch},
 };
 

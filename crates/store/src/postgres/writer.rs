@@ -9,11 +9,11 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{self, Loaded, Need},
+    engine::{self, Loaded, Need, loaded::Key},
     run::{Instance, Run},
     store::{
         Error, News,
-        load::{Edges, Fetch, Key, Together},
+        load::{Edges, Fetch, Together},
     },
     words::{Clock, InstanceNo, Micros, Touch},
 };

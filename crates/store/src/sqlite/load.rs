@@ -3,14 +3,14 @@
 use std::{hash::Hash, sync::Arc};
 
 use outlast_core::{
-    engine::Loaded,
+    engine::{
+        Loaded,
+        loaded::{Key, Newest},
+    },
     envelope::Budget,
     journal::Entry,
     run::{Attempt, Lease, Run},
-    store::{
-        Error,
-        load::{Key, Newest},
-    },
+    store::Error,
     words::{Map, Row, RunNo},
 };
 use rusqlite::{Connection, params_from_iter};

@@ -15,11 +15,13 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{Loaded, loaded::NewPayload},
+    engine::{
+        Loaded,
+        loaded::{Key, NewPayload, Newest},
+    },
     envelope::{Budget, Envelope},
     journal::{Entry, Kind},
     run::{Attempt, Instance, Lease, Run},
-    store::load::{Key, Newest},
     words::{AttemptNo, EnvelopeNo, InstanceNo, Map, Row, RunNo, Seq, Slot, Touch},
 };
 use rusqlite::{Connection, Result};

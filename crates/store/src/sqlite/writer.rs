@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::{Loaded, Need},
-    store::{
-        Error,
-        load::{Fetch, Key},
-    },
+    engine::{Loaded, Need, loaded::Key},
+    store::{Error, load::Fetch},
     words::{Clock, InstanceNo, Micros},
 };
 use rusqlite::Connection;

@@ -9,7 +9,7 @@ use crate::{
     memory::Tables,
     run::Policy,
     store::Store,
-    words::Slot,
+    words::{MatchKey, Slot},
 };
 
 const NOW: Micros = Micros(1);
@@ -162,20 +162,20 @@ fn a_decision_that_looks_beside_its_needs_is_told() {
     let (b, actor) = bench();
     let call = b.go(actor, Request::of(0, 100));
     let tables = b.store.tables();
-    let check = |needs: &[Need], finds: fn(&Loaded, &Actor, Seq) -> bool, told: &[Named]| {
+    let check = |needs: &[Need], finds: fn(&Loaded, &Actor, Seq) -> bool, told: &[Key<'static>]| {
         let l = tables.load(needs, NOW).unwrap();
         assert_eq!(finds(&l, &actor, call), told.is_empty());
         assert_eq!(l.undeclared(), told);
     };
     let run = [Need::Run(actor.run)];
     check(&run, |l, a, _| l.run(a.run).is_ok(), &[]);
-    check(&run, |l, a, seq| l.entry(a.run, seq).is_some(), &[Named::Entry(actor.run, call)]);
-    let open = Named::OpenAttempts(actor.run);
+    check(&run, |l, a, seq| l.entry(a.run, seq).is_some(), &[Key::Entry(actor.run, call)]);
+    let open = Key::OpenAttempts(actor.run);
     check(&run, |l, a, _| l.has_open_attempt(a.run), &[open]);
     // That there is none is an answer.
     let none = Need::Entry(actor.run, Seq(99));
     check(&[Need::Run(actor.run), none], |l, a, _| l.entry(a.run, Seq(99)).is_none(), &[]);
-    let lease = Named::Lease(actor.run, Slot::DRIVER);
+    let lease = Key::Lease(actor.run, Slot::DRIVER);
     check(&[], |l, a, _| l.lease(a.run, Slot::DRIVER).is_some(), &[lease]);
     check(&[Need::Leases(actor.run)], |l, a, _| l.lease(a.run, Slot::ADOPTER).is_none(), &[]);
 }
