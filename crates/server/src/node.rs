@@ -402,27 +402,17 @@ struct Open {
     lost: bool,
 }
 
-/// Order to an attempt, according to the last heartbeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    GoOn,
-    /// A person asked the run to stop.
-    Stop,
-    /// This process was declared dead. Another one may drive the run.
-    Lost,
-    /// This process could not send a heartbeat for a whole lease. Others may have declared it dead.
-    Away,
-}
-
-impl Word {
-    /// Returns the order's name, as the client of a session reads it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Word::GoOn => "go_on",
-            Word::Stop => "stop",
-            Word::Lost => "lost",
-            Word::Away => "away",
-        }
+outlast_core::named! {
+    /// Order to an attempt, according to the last heartbeat. The client of a session reads its name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Word {
+        GoOn "go_on",
+        /// A person asked the run to stop.
+        Stop "stop",
+        /// This process was declared dead. Another one may drive the run.
+        Lost "lost",
+        /// This process could not send a heartbeat for a whole lease. Others may have declared it dead.
+        Away "away",
     }
 }
 

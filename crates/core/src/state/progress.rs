@@ -1,13 +1,14 @@
 //! Steps kept as state (`step:7` = `{"status": "done", …}`), and the point at which a loop over them resumes.
 
-use crate::words::Members;
+use crate::{named, words::Members};
 
-/// Progress of a step, as the `status` member of a value records it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i64)]
-pub enum Progress {
-    Pending = 0,
-    Done = 1,
+named! {
+    /// Progress of a step, as the `status` member of a value records it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Progress {
+        Pending "pending",
+        Done "done",
+    }
 }
 
 /// Point at which a loop over the steps `prefix0`, `prefix1`, … resumes.
@@ -81,19 +82,7 @@ impl Progress {
         let members: Members<'_> = serde_json::from_slice(value).ok()?;
         // If a member is repeated the last counts, as in Python.
         let (_, status) = members.0.iter().rfind(|(name, _)| name == "status")?;
-        match serde_json::from_str::<String>(status.get()).ok()?.as_str() {
-            "done" => Some(Progress::Done),
-            "pending" => Some(Progress::Pending),
-            _ => None,
-        }
-    }
-
-    pub fn code(self) -> i64 {
-        self as i64
-    }
-
-    pub fn from_code(code: i64) -> Option<Progress> {
-        [Progress::Pending, Progress::Done].into_iter().find(|p| p.code() == code)
+        Progress::parse(&serde_json::from_str::<String>(status.get()).ok()?)
     }
 }
 
