@@ -330,7 +330,8 @@ def series(agent: str, program: Path | None, args: argparse.Namespace) -> list[O
         except Exception as e:
             outcome.said += f"\nthe bed: {e!r}"
         with said:
-            print(outcome if outcome.is_bad() else f"{outcome.task} {outcome.seed} {outcome.after}", file=args.log, flush=True)
+            facts = [fact for fact in ("exact", "behind", "head_moved", "as_fell") if getattr(outcome, fact)]
+            print(outcome if outcome.is_bad() else f"{outcome.seed}: {outcome.after}, {' '.join(facts)}", file=args.log, flush=True)
         if outcome.is_bad() and args.keep:
             shutil.copytree(place, args.keep / f"{agent}-{seed}", symlinks=True, ignore=shutil.ignore_patterns("gate", "*.sock"))
         shutil.rmtree(place, ignore_errors=True)
