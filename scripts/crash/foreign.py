@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -114,7 +115,14 @@ def tested(program: Program, args: argparse.Namespace, mock: str, place: Path) -
     (place / "tmp").mkdir()
 
     def ended(words: list[str], most_s: float, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=work, env=env | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=most_s)
+        with subprocess.Popen(words, cwd=work, env=env | more, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as life:
+            try:
+                said = life.communicate(timeout=most_s)
+            except BaseException:
+                # A crash test that is asked to end ends the lives below it.
+                life.terminate()
+                raise
+        return subprocess.CompletedProcess(words, life.returncode, *said)
 
     keys = {"OPENAI_API_KEY": "sk-foreign", "ANTHROPIC_API_KEY": "sk-ant-foreign"}
     # A CLI agent may have to be told of its provider by its command line, which Outlast does.
@@ -168,6 +176,7 @@ def main() -> int:
     args = parser.parse_args()
     args.outlast = str(Path(os.environ.get("OUTLAST_BIN") or ROOT / "target/debug/outlast").resolve())
     args.root = args.root.resolve()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     mock = subprocess.Popen([args.outlast, "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     told = []
     try:
