@@ -95,23 +95,14 @@ impl LedgerLine {
     }
 
     fn is_zero(&self) -> bool {
-        // Named one by one, so that no new count is overlooked here.
-        let LedgerLine {
-            run: _,
-            upstream: _,
-            model: _,
-            day: _,
-            calls,
-            tokens,
-            spent_nano_usd,
-            doubt_nano_usd,
-            unbacked_nano_usd,
-            unpriced_calls,
-            unpaid_calls,
-        } = self;
-        [calls, tokens, spent_nano_usd, doubt_nano_usd, unbacked_nano_usd, unpriced_calls, unpaid_calls]
-            .iter()
-            .all(|count| **count == 0)
+        *self
+            == LedgerLine {
+                run: self.run,
+                day: self.day,
+                upstream: self.upstream.clone(),
+                model: self.model.clone(),
+                ..LedgerLine::default()
+            }
     }
 }
 
