@@ -19,9 +19,9 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Writes `path` below `directory`, atomically, synced and with mode 0600. Makes the directory if it does not exist.
-pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+/// Writes `path`, atomically, synced and with mode 0600. Makes its directory if it does not exist.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory(path))?;
     replace(path, &path.with_extension("new"), bytes)
 }
 
@@ -35,8 +35,11 @@ pub fn replace(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Gives a file that is written its name, which is on the disk when this returns.
 pub fn rename(fresh: &Path, path: &Path) -> io::Result<()> {
     fs::rename(fresh, path)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(directory(path))?.sync_all()
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes and syncs a file as [`create_new`] makes it.

@@ -449,10 +449,8 @@ impl Conduct {
             Handed::Words(words) => words,
             Handed::File(config) => {
                 let path = self.files.join("mcp.json");
-                let written = self
-                    .run_files
-                    .make()
-                    .and_then(|()| disk::write(&self.files, &path, config.to_string().as_bytes()));
+                let written =
+                    self.run_files.make().and_then(|()| disk::write(&path, config.to_string().as_bytes()));
                 if let Err(e) = written {
                     say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
                     return Ok(Vec::new());

@@ -167,7 +167,7 @@ pub fn install(
         settings.entry(GIT_INSTRUCTIONS).or_insert(Value::Bool(false));
     }
     let path = directory.join("settings.json");
-    disk::write(directory, &path, merged.to_string().as_bytes())
+    disk::write(&path, merged.to_string().as_bytes())
         .map_err(|why| Error::NotWritten { path: path.clone(), why })?;
     Ok(path)
 }

@@ -272,8 +272,7 @@ impl Kept {
             if path == new && first_directory(&bytes).as_deref() != Some(from) {
                 continue;
             }
-            let place = new.parent().unwrap_or(&self.directory);
-            disk::write(place, &new, &rewritten(&bytes, from, to)).map_err(failed)?;
+            disk::write(&new, &rewritten(&bytes, from, to)).map_err(failed)?;
             left.extend((path != new).then_some(path));
         }
         left.into_iter().try_for_each(|path| fs::remove_file(&path).map_err(|why| Error::File { path, why }))

@@ -70,7 +70,7 @@ pub fn service(args: &ServiceArgs, context: &Context, page: &mut Page) -> Result
             }
             // Checked first: if systemd cannot be reached, nothing is left behind.
             systemctl(&["daemon-reload"])?;
-            disk::write(path.parent().unwrap_or(&path), &path, text.as_bytes())?;
+            disk::write(&path, text.as_bytes())?;
             systemctl(&["daemon-reload"])?;
             systemctl(&["enable", "--now", UNIT])?;
             page.line(&format!("installed {}", path.display()))?;

@@ -74,8 +74,7 @@ pub fn own_path(around: &Surroundings) -> Option<PathBuf> {
 /// Errors: prices that are larger than what is kept with a run; the file cannot be written.
 pub fn keep_own(text: &str, source: &str, path: &Path) -> Result<(), Error> {
     fits(source, text)?;
-    let directory = path.parent().unwrap_or(Path::new("."));
-    disk::write(directory, path, text.as_bytes()).map_err(|e| bad(&path.display().to_string(), e))
+    disk::write(path, text.as_bytes()).map_err(|e| bad(&path.display().to_string(), e))
 }
 
 /// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored. The text

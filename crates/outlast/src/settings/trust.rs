@@ -43,7 +43,7 @@ pub fn of(around: &Surroundings, path: &Path, text: &str) -> Trust {
 /// Records trust in the settings file at `path` with the content `text`, in place of an earlier content. Durable.
 pub fn give(around: &Surroundings, path: &Path, text: &str) -> io::Result<()> {
     let record = record_of(around, path).ok_or_else(nowhere)?;
-    disk::write(record.parent().unwrap_or(Path::new("/")), &record, content(path, text).as_bytes())
+    disk::write(&record, content(path, text).as_bytes())
 }
 
 /// Withdraws trust in the settings file at `path`. Returns whether there was any.

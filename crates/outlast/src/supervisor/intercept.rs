@@ -173,7 +173,7 @@ impl Own {
             let path = self.directory.join(file);
             if !files.values().any(|known| *known == path) {
                 let whole = format!("{}\n{ours}", theirs.trim_end());
-                disk::write(&self.directory, &path, whole.trim_start().as_bytes())?;
+                disk::write(&path, whole.trim_start().as_bytes())?;
             }
             files.insert(name, path);
         }

@@ -62,7 +62,7 @@ impl Conduct {
     /// Writes the note into a file for a session that does not begin with a prompt of ours.
     pub(super) fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
         let path = self.files.join("note.txt");
-        match disk::write(&self.files, &path, note.as_bytes()) {
+        match disk::write(&path, note.as_bytes()) {
             Ok(()) => drop(env.insert(hook::NOTE.into(), path.into_os_string())),
             Err(e) => say(&format!("cannot leave the note {}: {e}", path.display())),
         }

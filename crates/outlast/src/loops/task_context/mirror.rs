@@ -147,12 +147,8 @@ fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
 
 /// Replaces the file at `path` by `text`, atomically and durably.
 fn replace(path: &Path, text: &str, run: &str) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    disk::replace(path, &directory.join(format!(".{name}.{run}.tmp")), text.as_bytes())
+    disk::replace(path, &path.with_file_name(format!(".{name}.{run}.tmp")), text.as_bytes())
 }
 
 #[cfg(test)]
