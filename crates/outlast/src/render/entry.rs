@@ -1,13 +1,12 @@
 //! Journal entries as lines for people.
 
-use std::io::{self, IsTerminal as _};
-
 use outlast_core::{
     call::Broken,
     envelope::{Amounts, unit::MOST_PER_CALL},
     journal::{ApprovalId, CallDetail, Entry, Kind, State},
     words::Micros,
 };
+use outlast_process::attach::client::size;
 
 use super::{
     amount::{bill, usd},
@@ -98,9 +97,7 @@ fn fitted(text: &str, cost: &str, attempt: &str, room: Option<usize>) -> (String
 
 /// Returns the width for what an entry tells: what is left of the terminal's; `None` in a pipe.
 fn told_room() -> Option<usize> {
-    let out = io::stdout();
-    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
-    size.map(|size| usize::from(size.ws_col).saturating_sub(TOLD_REST).max(TOLD_LEAST))
+    size().map(|size| usize::from(size.ws_col).saturating_sub(TOLD_REST).max(TOLD_LEAST))
 }
 
 /// Returns the row of an entry under [`head`].
