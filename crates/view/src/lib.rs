@@ -2,8 +2,11 @@
 //!
 //! Each noun is one struct, so that a fact has one name everywhere. Three rules hold for all of them: a time is RFC 3339
 //! in UTC with six digits after the second ([`Time`]); an amount of dollars is written twice ([`money`]); any other amount
-//! is a whole number of the unit in its name. A shape that one face adds facts to is flattened into that face's own.
+//! is a whole number of the unit in its name. A face adds facts of its own to
+//! a shape by [`with`], or flattens it into a shape of its own.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use serde_json::{Value, json};
 
 /// Declares a struct that is written as JSON, with `new`, which makes it from rows of the store. One row a fact: its name,
 /// its type, and where its value comes from. What follows `let` in the head is bound for all rows.
@@ -28,6 +31,15 @@ macro_rules! shape {
             }
         }
     };
+}
+
+/// Returns a shape as JSON, with the members of `more` behind its own.
+pub fn with(shape: impl serde::Serialize, more: Value) -> Value {
+    let mut whole = json!(shape);
+    if let (Value::Object(whole), Value::Object(more)) = (&mut whole, more) {
+        whole.extend(more);
+    }
+    whole
 }
 
 mod attempt;

@@ -47,7 +47,9 @@ fn no_limit(store: &dyn Store, view: &RunView, unit: Unit, add: i64) -> Result<C
 fn print(store: &dyn Store, view: &RunView, before: Option<Status>, page: &mut Page) -> Result {
     let (run, now) = (&view.run, store.now()?);
     if page.look.json {
-        return Ok(page.json(&ShownBudget::new(view, before, now))?);
+        return Ok(
+            page.json(&with(ChangedRun::new(view, before, now), json!({ "budget": lines(view, now) })))?
+        );
     }
     let look = page.look;
     let status = look.paint(look::of_status(run.status), run.status.name());
@@ -97,14 +99,6 @@ pub fn used_up(line: &BudgetLine, now: Micros, whose: Option<Whose>, run: Option
     let free = line.left.unwrap_or_default();
     let raise = Refusal { unit: Some(line.unit), needs: 1, free, whose, ..Refusal::plain("", now) };
     Some(format!("{told}; {}", raise.hint_then(run, "calls pass that fit into what is left")))
-}
-
-shape! {
-    /// Run with the lines of its budget.
-    ShownBudget(view: &RunView, before: Option<Status>, now: Micros) {
-        #[serde(flatten)] run: ChangedRun = ChangedRun::new(view, before, now);
-        budget: Vec<BudgetLine> = lines(view, now);
-    }
 }
 
 /// Formats the suggested commands, one indented line each; empty if there are none.

@@ -117,8 +117,8 @@ shape! {
         attempt: AttemptNo = attempt.no;
         diverged_at: Seq = d.parting.new.seq;
         diverged_untaken: i64 = attempt.diverged_untaken;
-        recorded: Option<ShownRequest> = d.parting.recorded.as_ref().map(|e| ShownRequest::new(run, e, &d.recorded));
-        new: ShownRequest = ShownRequest::new(run, &d.parting.new, &d.new);
+        recorded: Option<Value> = d.parting.recorded.as_ref().map(|e| call(run, e, &d.recorded));
+        new: Value = call(run, &d.parting.new, &d.new);
         /// Part in which the two requests differ.
         differs_in: Option<&'static str> = d.elsewhere().or(difference.as_ref().map(|_| "body"));
         difference: Option<Value> = difference
@@ -127,12 +127,9 @@ shape! {
     }
 }
 
-shape! {
-    /// Call with its request; null if that is not kept.
-    ShownRequest(run: &RunId, e: &Entry, request: &Option<Value>) {
-        #[serde(flatten)] entry: outlast_view::Entry = outlast_view::Entry::new(run, e);
-        request: Option<Value> = request.clone();
-    }
+/// Returns a call with its request; null if that is not kept.
+fn call(run: &RunId, e: &Entry, request: &Option<Value>) -> Value {
+    with(view::Entry::new(run, e), json!({ "request": request }))
 }
 
 /// Formats a value in one line. Long text is cut to the surroundings of the first character that differs.

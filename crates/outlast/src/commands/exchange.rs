@@ -27,7 +27,9 @@ pub fn one(store: &dyn Store, view: &RunView, args: &JournalArgs, seq: i64, page
         return print_raw(&exchange, page);
     }
     if page.look.json {
-        return Ok(page.json(&ShownExchange::new(&view.run.id, &exchange))?);
+        let body = |body: &Option<Vec<u8>>| body.as_deref().map(json_or_text);
+        let bodies = json!({ "request": body(&exchange.request), "answer": body(&exchange.answer) });
+        return Ok(page.json(&with(view::Entry::new(&view.run.id, &exchange.entry), bodies))?);
     }
     let told = [gist::as_told(store, exchange.entry.clone())?];
     page.text(&entry::table(&told).render(page.look, 0))?;
@@ -224,15 +226,6 @@ fn print_raw(exchange: &Exchange, page: &mut Page) -> Result {
         }
     }
     Ok(())
-}
-
-shape! {
-    /// Entry with its request and answer as they are stored.
-    ShownExchange(run: &RunId, exchange: &Exchange) {
-        #[serde(flatten)] entry: view::Entry = view::Entry::new(run, &exchange.entry);
-        request: Option<Value> = exchange.request.as_deref().map(json_or_text);
-        answer: Option<Value> = exchange.answer.as_deref().map(json_or_text);
-    }
 }
 
 /// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.

@@ -340,39 +340,25 @@ shape! {
         gaps: Vec<(i64, i64)> = ranges(&report.done);
         active_ms: i64 = active;
         wall_ms: i64 = wall;
-        farthest: Option<Farthest> = report.farthest().map(|(attempt, index)| Farthest::new(attempt, index));
+        /// Attempt that got farthest in the input, and the index that it reached.
+        farthest: Option<Value> =
+            report.farthest().map(|(attempt, index)| json!({ "attempt": attempt, "index": index }));
         #[serde(skip_serializing_if = "Option::is_none")]
-        attempts: Option<Vec<ShownAttempt>> =
-            args.attempts.then(|| report.attempts.iter().map(|a| ShownAttempt::new(report, a)).collect());
+        attempts: Option<Vec<Value>> =
+            args.attempts.then(|| report.attempts.iter().map(|a| shown_attempt(report, a)).collect());
         #[serde(skip_serializing_if = "Vec::is_empty")]
         unheld: Vec<String> = report.unheld.clone();
-        failures: Vec<FailedItem> = report.failures.iter().map(FailedItem::new).collect();
+        /// Items that failed or are dead, with their last exceptions.
+        failures: Vec<Value> =
+            report.failures.iter().map(|f| with(view::Item::new(&f.row), json!({ "error": f.error }))).collect();
     }
 }
 
-shape! {
-    /// Attempt that got farthest in the input, and the index that it reached.
-    Farthest(attempt: i64, index: i64) {
-        attempt: i64 = attempt;
-        index: i64 = index;
-    }
-}
-
-shape! {
-    /// Attempt with the number of its results and the highest input index among them.
-    ShownAttempt(report: &JobReport, a: &Attempt; let reached = report.by_attempt.get(&a.no.0)) {
-        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a, report.loss(a), report.drivers.up_ms(a, report.now));
-        results: i64 = reached.map_or(0, |r| r.0);
-        farthest: Option<i64> = reached.map(|r| r.1);
-    }
-}
-
-shape! {
-    /// Item that failed or is dead, with its last exception.
-    FailedItem(failure: &Failure) {
-        #[serde(flatten)] item: view::Item = view::Item::new(&failure.row);
-        error: Option<String> = failure.error.clone();
-    }
+/// Returns an attempt with the number of its results and the highest input index among them.
+fn shown_attempt(report: &JobReport, a: &Attempt) -> Value {
+    let reached = report.by_attempt.get(&a.no.0);
+    let results = json!({ "results": reached.map_or(0, |r| r.0), "farthest": reached.map(|r| r.1) });
+    with(view::Attempt::new(a, report.loss(a), report.drivers.up_ms(a, report.now)), results)
 }
 
 /// Returns a text with each number as `#`: numbers differ between items that failed of one cause.

@@ -24,7 +24,7 @@ pub use outlast_core::{
 };
 pub use outlast_process::identity;
 pub use outlast_server::api::read::gist;
-pub use outlast_view::{self as view, end_words, shape, with_children};
+pub use outlast_view::{self as view, end_words, shape, with, with_children};
 pub use serde::Serialize;
 pub use serde_json::{Map, Value, json};
 

@@ -204,18 +204,11 @@ fn came(e: &Entry) -> &'static str {
     if e.state == State::Failed { "raised" } else { "cut off" }
 }
 
-shape! {
-    /// Step or tool call in doubt.
-    InDoubt(run: &RunId, e: &Entry) {
-        #[serde(flatten)] entry: outlast_view::Entry = outlast_view::Entry::new(run, e);
-        came: &'static str = came(e);
-    }
-}
-
 fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result {
     let id = view.run.id.as_str();
     if page.look.json {
-        let rows: Vec<InDoubt> = doubted.iter().map(|e| InDoubt::new(&view.run.id, e)).collect();
+        let row = |e| with(view::Entry::new(&view.run.id, e), json!({ "came": came(e) }));
+        let rows: Vec<Value> = doubted.iter().map(row).collect();
         return Ok(page.json(&json!({ "run": id, "in_doubt": rows }))?);
     }
     if doubted.is_empty() {

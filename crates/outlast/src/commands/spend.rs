@@ -45,7 +45,7 @@ pub fn spend(args: &SpendArgs, Desk { store, page, .. }: Desk) -> Result {
     let plans = Shown::all(store, now)?;
     let taxes = if args.resume_tax { taxes(store, since, until)? } else { Vec::new() };
     if page.look.json {
-        let each = taxes.iter().map(|(view, tax)| RunTax { run: &view.run.id, tax: *tax });
+        let each = taxes.iter().map(|(view, tax)| with(json!({ "run": view.run.id }), json!(tax)));
         let mut shown = json!(view::Spend::new(&told, &args.by, args.since.map(|_| since), until));
         if args.resume_tax {
             shown["resume_tax"] = json!(each.collect::<Vec<_>>());
@@ -139,12 +139,4 @@ fn print(args: &SpendArgs, told: &spend::Spend, page: &mut Page) -> Result {
         page.line(&format!("{count}: what has no known price is in no sum"))?;
     }
     Ok(())
-}
-
-/// Input that a run's restarted agents bought again, as `outlast spend --json --resume-tax` has it.
-#[derive(Serialize)]
-struct RunTax<'a> {
-    run: &'a RunId,
-    #[serde(flatten)]
-    tax: Tax,
 }

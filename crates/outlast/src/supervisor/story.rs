@@ -150,12 +150,14 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
     let Some(view) = store.run(run)? else { return Ok(()) };
     let attempts = store.attempts(run)?;
     let found = resume_tax::resumptions(store, &view, &attempts)?;
-    let mut told = json!(view::Run::new(&view, store.now()?));
-    told["exit_code"] = exit_code.into();
-    told["resume_tax"] = json!(Tax::of(&found));
-    // Requests that passed unread on opened hosts.
-    told["unread_requests"] = attempt::unread(&attempts).into();
-    told["next"] = json!(next(&view, view.run.id.as_str()));
+    let end = json!({
+        "exit_code": exit_code,
+        "resume_tax": Tax::of(&found),
+        // Requests that passed unread on opened hosts.
+        "unread_requests": attempt::unread(&attempts),
+        "next": next(&view, view.run.id.as_str()),
+    });
+    let told = view::with(view::Run::new(&view, store.now()?), end);
     if is_behind {
         line(&told.to_string());
     } else {

@@ -1,6 +1,6 @@
 //! A run's story as JSON: the run as every face shows it, with its attempts, its calls and what they cost.
 
-use outlast_core::run::{Identity, attempt};
+use outlast_core::run::attempt;
 use outlast_view::{
     Approval, Attempt, Entry, Plan, RunDetail,
     money::{BusyWaiting, Cost, Failed, InFlight, Overrun, Unbacked, Untaken},
@@ -70,18 +70,14 @@ shape! {
         #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a, None, s.drivers.up_ms(a, s.now)) };
         calls: i64 = s.calls_of(a).0;
         /// Process that drives it while it is open.
-        driver: Option<Driver> = s.drivers.of(a).filter(|_| a.is_open()).map(|i| Driver::new(&i.identity));
+        driver: Option<Value> = s
+            .drivers
+            .of(a)
+            .filter(|_| a.is_open())
+            .map(|i| json!({ "pid": i.identity.pid, "host": i.identity.host }));
         #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
         open_at_end: Vec<Seq> = evidence.open.iter().map(|e| e.seq).collect();
         last_lines: Option<Vec<String>> = evidence.lines.clone();
-    }
-}
-
-shape! {
-    /// Process that drives an attempt.
-    pub Driver(identity: &Identity) {
-        pid: u32 = identity.pid;
-        host: String = identity.host.clone();
     }
 }
 
