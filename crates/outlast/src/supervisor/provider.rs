@@ -113,8 +113,9 @@ impl Limited {
     pub fn for_good(&self) -> Option<&Refused> {
         self.refusal.as_ref().filter(|refused| match refused.code.as_str() {
             TOO_LARGE | "no_provider_key" => true,
-            // An agent that has made calls does without the hosts that it is refused, such as those of its telemetry.
-            "net_refused" => !self.is_through,
+            // An agent that has made calls does without the hosts that it is refused, such as those of its telemetry; and
+            // what asks without the run token then is perhaps another program.
+            "net_refused" | "run_token_wanted" => !self.is_through,
             _ => false,
         })
     }

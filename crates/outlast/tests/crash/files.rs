@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     agents::{script, shell},
+    bad_input::with_mounts,
     bed::{Bed, text, until},
     hosts::Hosts,
 };
@@ -313,6 +314,44 @@ fn a_run_that_stays_on_its_host_goes_on_with_its_files_as_they_fell() {
     bed.write("work/later", "a person's");
     bed.run(hosts.first(bed.outlast(&["resume", "r"]))).code(0);
     assert_eq!((bed.text("work/half").as_str(), bed.text("work/later").as_str()), ("half\n", "a person's"));
+}
+
+#[test]
+fn a_disk_without_room_or_right_is_named_and_no_file_is_lost() {
+    let bed = Bed::without_mock();
+    let script = r#"
+        mkdir $2/store $2/small
+        mount -t tmpfs -o size=48m,mode=700 none $2/store
+        mount -t tmpfs -o size=2m none $2/small
+        export OUTLAST_STORE=$2/store/runs.db
+        fails() { ! "$@" || exit 1; }
+        is() { [ "$(cat $1)" = $2 ] || exit 1; }
+        cd $2/work
+        head -c 60000000 /dev/urandom > noise
+        $1 run --run noise --files -- sh -c 'echo x > x'
+        is x x
+        rm noise
+        cd $2/small
+        head -c 1200000 /dev/urandom > big
+        echo before > a
+        $1 run --run r --files -- sh -c 'echo small > big; echo after > a'
+        head -c 1500000 /dev/zero > .env
+        fails $1 undo r
+        is a after
+        rm .env
+        mount -o remount,ro .
+        fails $1 undo r
+        mount -o remount,rw .
+        is a after
+        $1 undo r
+        is a before
+        $1 verify"#;
+    let told = bed.run(with_mounts(&bed, script)).code(0);
+    told.tells(&[
+        "a snapshot of the files could not be taken",
+        "big: No space left on device",
+        "Read-only file system",
+    ]);
 }
 
 #[test]

@@ -115,6 +115,21 @@ fn without_key(bed: &Bed, code: &str, headers: &str) -> std::process::Command {
     run
 }
 
+// Bug: a program with a key in its code was refused by the proxy, and told that it had asked the proxy for nothing.
+// Consequence: its owner looked for a wrong base URL. Cause: a refusal for want of the run token was told to nobody.
+#[test]
+fn agent_that_sends_a_key_of_its_own_fails_at_once_and_is_told_where_the_run_token_is() {
+    let bed = Bed::new();
+    let own_key = script(&bed, &["--run", "r"], BARE, &["1", r#"{"Authorization": "Bearer sk-own"}"#]);
+    let done = bed.run(own_key).code(76);
+    let done = done.tells(&[
+        "a call was refused (run_token_wanted)",
+        "hint: let the program read its API key from the environment",
+        "not restarted: this proxy serves one run",
+    ]);
+    assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+}
+
 // Bug: an agent without a key was refused by the proxy itself, restarted five times, and shown as NOTHING METERED.
 // Consequence: its owner looked for a wrong base URL. Cause: refusals before a call was admitted were told to nobody.
 #[test]

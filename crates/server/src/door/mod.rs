@@ -322,9 +322,15 @@ impl Proxy {
             return Err(bare(unknown_path(&parts)));
         }
         target::move_key(&mut parts).map_err(|e| bare(e.into()))?;
-        let mut caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
-            .map_err(|e| bare(e.into()))?;
-        seat::serves(host, &caller.who).map_err(bare)?;
+        let known = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers);
+        let known = known.map_err(Refusal::from).and_then(|caller| {
+            seat::serves(host, &caller.who)?;
+            Ok(caller)
+        });
+        let mut caller = known.map_err(|refusal| {
+            host.saw_refused(&refusal);
+            bare(refusal)
+        })?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
             // Codex tries a WebSocket first, and falls back to HTTP at once on this refusal.
             return Err(bare(Refusal::NoWebSocket));

@@ -49,10 +49,8 @@ impl Proxy {
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let Upwards { caller, named, facts } = upwards;
         let bare = |r: Refusal| (r, None);
-        // A call that is refused is the run's news, whatever refuses it.
         let seen = |r: Refusal| {
-            let (code, message) = (r.code().into(), outlast_core::run::token::mask(&r.to_string()));
-            host.saw(Seen::Refused { code, message, hint: r.hint() });
+            host.saw_refused(&r);
             r
         };
         let to = |upstream| match &named {

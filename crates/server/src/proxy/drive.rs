@@ -444,11 +444,7 @@ impl Drive {
 
     fn refuse_by(&mut self, refusal: Refusal) {
         self.host.metrics.refused(refusal.code());
-        self.host.saw(Seen::Refused {
-            code: refusal.code().into(),
-            message: refusal.to_string(),
-            hint: refusal.hint(),
-        });
+        self.host.saw_refused(&refusal);
         self.reply.refuse(refusal.response(self.call.to.shape()));
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use outlast_core::{
     call::desk::Event,
-    run::TokenKey,
+    run::{TokenKey, token},
     store::{Error, News, Store},
     words::{Clock, Entropy},
 };
@@ -180,6 +180,12 @@ impl Host {
 
     pub fn saw(&self, seen: Seen) {
         self.watch.saw(seen);
+    }
+
+    /// Tells the observer of a refused call: it is the run's news, whatever refuses it.
+    pub fn saw_refused(&self, refusal: &Refusal) {
+        let message = token::mask(&refusal.to_string());
+        self.saw(Seen::Refused { code: refusal.code().into(), message, hint: refusal.hint() });
     }
 
     pub fn suspends(&self) -> watch::Receiver<u64> {
