@@ -10,13 +10,16 @@ With `--profile demo` the same is compiled quickly and without optimisation: to 
 - a .deb with the same and the systemd unit
 - npm tarballs: the package in typescript/, and the one of this platform with the binary
 - an OCI image as an archive: the binary on the C library of this Debian, made without a daemon
-- a CycloneDX SBOM of each (and one inside of the wheel, the tarball and the .deb), the licences of all dependencies, and SHA256SUMS
+- a CycloneDX SBOM of each (and one inside of the wheel, the tarball and the .deb), the licences of all dependencies (and in each file
+  with the binary), and SHA256SUMS
 
 zig stands in for the C compiler and the linker, so that the binary runs from glibc 2.28 on (2018; `pwritev2`, by which the store writes its log, is of 2.26), whatever is installed
 here. Times are the commit's, and no path of this machine is in a file, so that two builds of one commit can be compared.
 """
 
 import argparse
+import base64
+import copy
 import gzip
 import hashlib
 import io
@@ -151,12 +154,20 @@ class Deflater:
         return deflate.deflate_compress(self.data, SMALLEST)
 
 
-def squeeze(wheel: Path, out: Path) -> None:
-    """Packs the wheel's files anew, each as it was, in less space."""
+def squeeze(wheel: Path, out: Path, licences: dict[str, bytes]) -> None:
+    """Packs the wheel's files anew, each as it was, in less space; with the licences, which the wheel's list names."""
     zipfile._get_compressor = Deflater
     with zipfile.ZipFile(wheel) as made, zipfile.ZipFile(out / wheel.name, "w") as packed:
+        record = next(file for file in made.infolist() if file.filename.endswith(".dist-info/RECORD"))
+        listed = made.read(record)
+        for name, text in licences.items():
+            file = copy.copy(record)
+            file.filename = f"{record.filename.removesuffix('RECORD')}licenses/{name}"
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text).digest()).decode().rstrip("=")
+            listed = f"{file.filename},sha256={digest},{len(text)}\n".encode() + listed
+            packed.writestr(file, text)
         for file in made.infolist():
-            packed.writestr(file, made.read(file))
+            packed.writestr(file, listed if file is record else made.read(file))
 
 
 def tree(build: Build, binary: Path, sbom: Path, licences: bytes) -> dict[str, bytes | Path]:
@@ -206,7 +217,7 @@ def deb(build: Build, out: Path, files: dict[str, bytes | Path]) -> None:
     build.tool("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, out / f"outlast_{build.version}_{WORDS[MACHINE][0]}.deb")
 
 
-def npm(build: Build, out: Path, binary: Path) -> None:
+def npm(build: Build, out: Path, binary: Path, licences: bytes) -> None:
     """The package in typescript/ as npm packs it, and the package of this platform that it names, with the binary."""
     source = ROOT / "typescript" / "package.json"
     package = json.loads(source.read_text()) if source.exists() else {}
@@ -224,6 +235,7 @@ def npm(build: Build, out: Path, binary: Path) -> None:
     }
     text = (json.dumps(about, indent=2) + "\n").encode()
     files = {"package/package.json": text, "package/LICENSE": ROOT / "LICENSE", "package/bin/outlast": binary}
+    files["package/licences-of-dependencies.txt"] = licences
     build.archive(out / f"{about['name'].replace('@', '').replace('/', '-')}-{build.version}.tgz", files)
     if package:
         if "build" in package.get("scripts", {}):
@@ -257,13 +269,13 @@ def main() -> int:
     binary = build.compile(sbom)
     for file in work.glob("*.tar.gz"):
         shutil.move(file, out / file.name)
-    for file in work.glob("*.whl"):
-        squeeze(file, out)
     licences = dist_sbom.licences(crates)
+    for file in work.glob("*.whl"):
+        squeeze(file, out, {"LICENSE": (ROOT / "LICENSE").read_bytes(), "licences-of-dependencies.txt": licences})
     files = tree(build, binary, sbom, licences)
     tarball(build, out, files)
     deb(build, out, files)
-    npm(build, out, binary)
+    npm(build, out, binary, licences)
     debian = dist_image.write(build, out / f"outlast-{build.version}-{MACHINE}.oci.tar", binary, licences, WORDS[MACHINE][2])
     (out / "licences-of-dependencies.txt").write_bytes(licences)
     for file in sorted(out.iterdir()):

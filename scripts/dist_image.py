@@ -128,7 +128,11 @@ def write(build, out: Path, binary: Path, licences: bytes, architecture: str) ->
     described["platform"] = {"architecture": architecture, "os": "linux"}
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [described]}
     archive = Layer(build.epoch)
-    contents = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": as_json(index), **dict(sorted(blobs.items()))}
+    # Docker's classic store reads this list, and nothing of OCI's.
+    blob_of = lambda described: f"blobs/sha256/{described['digest'].removeprefix('sha256:')}"
+    classic = {"Config": blob_of(manifest["config"]), "RepoTags": [f"outlast:{build.version}"], "Layers": [blob_of(layer) for layer in manifest["layers"]]}
+    lists = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": as_json(index), "manifest.json": as_json([classic])}
+    contents = lists | dict(sorted(blobs.items()))
     for name, content in contents.items():
         archive.add(name, tarfile.REGTYPE, 0o644, content)
     out.write_bytes(archive.end())
