@@ -224,7 +224,7 @@ fn port_in_use_is_named_and_a_far_address_needs_a_token() {
     let open = bed.write("token", "0123456789abcdef0123\n");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
     let line = ["serve", "--listen", "0.0.0.0:0", "--api-token-file", text(&open)];
-    bed.does(&line).code(2).tells(&["mode 644", "wanted 0600"]);
+    bed.does(&line).code(69).tells(&["mode is 0644", "wanted 0600", "chmod 600"]);
 }
 
 #[test]

@@ -30,16 +30,20 @@ pub const LONGEST: Duration = Duration::from_secs(300);
 pub const OPENAI_KEY: &str = "sk-crash-s3cret-openai";
 pub const ANTHROPIC_KEY: &str = "sk-crash-s3cret-anthropic";
 
-/// Waits until `what` is there. Panics after [`LONGEST`].
+/// Waits until `what` is there. Panics after [`LONGEST`]. What takes a process to look at is looked at less often: whoever waits
+/// does not take the time of what it waits for.
 #[track_caller]
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
+        let looked = Instant::now();
         if let Some(found) = found() {
             return found;
         }
         assert!(began.elapsed() < LONGEST, "waited for {} s in vain: {what}", LONGEST.as_secs());
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(
+            (3 * looked.elapsed()).clamp(Duration::from_millis(5), Duration::from_millis(250)),
+        );
     }
 }
 

@@ -67,10 +67,10 @@ signal.pause()
 "#;
 
 #[test]
-fn nobody_of_an_old_attempt_lives_when_the_next_one_begins_over_two_hundred_kills() {
+fn nobody_of_an_old_attempt_lives_when_the_next_one_begins_over_eighty_kills() {
     let mut dice = Dice::new();
-    // Fifty runs with four kills each.
-    let runs: Vec<Vec<serde_json::Value>> = (0..50)
+    // Twenty runs with four kills each.
+    let runs: Vec<Vec<serde_json::Value>> = (0..20)
         .map(|_| {
             let killed = |dice: &mut Dice| if dice.below(2) == 0 { "self" } else { "parent" };
             (0..4)
