@@ -14,7 +14,7 @@ use std::{
 use outlast_core::{
     engine::{Loaded, Need, loaded::Key},
     envelope::budget::Past,
-    journal::State as EntryState,
+    journal::{LedgerLine, State as EntryState},
     store::{Store as _, Ticket, load::Fetch},
 };
 use outlast_store::{
@@ -287,6 +287,10 @@ fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
             }
             _ => {}
         }
+    }
+    if bug == Bug::DoubtTooSmall {
+        // The ledger follows, so that the defect is found as what it is.
+        tables.sums = LedgerLine::sum(tables.entries.values().filter_map(LedgerLine::of));
     }
     for (run, held) in given_back {
         let envelope = tables.runs[&run].envelope();

@@ -32,7 +32,7 @@ use crate::{
 pub const PATH: &str = "/v1/rows/store";
 
 /// Number of the shapes of questions, orders and their answers. A server and a client have to have the same.
-pub const SHAPES: i64 = 3;
+pub const SHAPES: i64 = 4;
 
 /// Most rows of one answer: for more, a page after the other is asked for.
 pub const MOST: usize = 2_000;

@@ -60,7 +60,7 @@ async fn no_run_asks_or_orders_anything_and_what_others_may_is_listed() {
     let server = rig.serve().await;
     let token = server.driven("r", Limits::default(), Policy::default()).await;
     let questions = "run_no run runs statuses approvals envelope budgets attempts entry entries items steps newest \
-                     newest_request payload events newest_event deliveries live_instances instance ledger now state \
+                     newest_request payload events newest_event deliveries live_instances instance ledger sums now state \
                      state_at state_history state_keys state_scan state_events resume_point state_position namespace \
                      namespaces agents transaction_outcome";
     let orders = "reset_item raise tell fork set_budget raise_budget remove_budget decide_approval \
