@@ -78,6 +78,7 @@ def test_a_thousand_alerts_arrive_though_the_endpoint_is_down_half_the_time_and_
     settings.mkdir(parents=True)
     url = f"http://127.0.0.1:{hook.server_address[1]}/hook"
     (settings / "hook.secret").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    (settings / "hook.secret").chmod(0o600)
     (settings / "outlast.toml").write_text(
         f'[notify.hook]\nurl = "{url}"\nsecret_file = "hook.secret"\nevents = ["cancelled"]\n'
     )

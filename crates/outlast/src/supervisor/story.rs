@@ -54,7 +54,7 @@ fn summary(view: &RunView, attempts: &[Attempt]) -> String {
         match view.spec.login {
             Some(_) if is_free => format!("{paid} without a known list price, not billed"),
             Some(_) => format!("{paid} at a list price of {cost} usd{below}, not billed"),
-            None if is_free => format!("{paid}, nothing paid"),
+            None if is_free => format!("{paid}, free or without a known price"),
             None if is_in_doubt => format!("{paid} for {cost} usd{below}"),
             None => format!("{paid} paid {cost} usd{below}"),
         },

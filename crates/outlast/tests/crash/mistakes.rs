@@ -128,6 +128,10 @@ fn agent_that_sends_a_key_of_its_own_fails_at_once_and_is_told_where_the_run_tok
         "not restarted: this proxy serves one run",
     ]);
     assert!(!done.text.contains("NOTHING METERED"), "{}", done.text);
+    // Claude Code asks so whether the address is there.
+    let probe = "curl -sI ${OPENAI_BASE_URL%/v1}/ > /dev/null; exit 1";
+    let done = bed.run(shell(&bed, &["--run", "p", "--restarts", "0"], probe));
+    assert!(!done.text.contains("refused"), "{}", done.text);
 }
 
 // Bug: an agent without a key was refused by the proxy itself, restarted five times, and shown as NOTHING METERED.

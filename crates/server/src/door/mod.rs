@@ -328,7 +328,10 @@ impl Proxy {
             Ok(caller)
         });
         let mut caller = known.map_err(|refusal| {
-            host.saw_refused(&refusal);
+            // Clients probe an address without their key; a call has a body.
+            if parts.method == Method::POST {
+                host.saw_refused(&refusal);
+            }
             bare(refusal)
         })?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {

@@ -188,7 +188,8 @@ impl Refusal {
                 Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into())
             }
             Refusal::NotLetIn(NotLetIn::RunTokenWanted) => Some(
-                "let the program read its API key from the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY and                  GEMINI_API_KEY hold the run token, and the provider's key stays with Outlast"
+                "let the program read its API key from the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, …): it holds \
+                 the run token there, and the provider's key stays with Outlast"
                     .into(),
             ),
             _ => None,
