@@ -193,7 +193,7 @@ impl Story {
         let mut out = wrapped(&paid, WIDTH - 2);
         out.extend(budget::left(&self.view, self.now));
         out.extend(self.plans.iter().flat_map(Shown::lines));
-        let told = "unmetered|unpriced|replayed|re-bought|waited|in doubt|in flight|overrun|unread|unbacked";
+        let told = "unmetered|unpriced|estimated|replayed|re-bought|waited|in doubt|in flight|overrun|unread|unbacked";
         let told = self.money().into_iter().filter(|line| told.split('|').any(|word| line.starts_with(word)));
         out.extend(told.take(MONEY));
         out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()
