@@ -72,6 +72,17 @@ impl Place {
         fs::write(path, content).unwrap();
     }
 
+    /// A place whose files a and b were changed between its two snapshots.
+    fn changed() -> (Place, Taken, Taken) {
+        let mut place = Place::new();
+        let [then, last] = ["1", "2"].map(|text| {
+            place.write("a", text);
+            place.write("b", text);
+            place.take()
+        });
+        (place, then, last)
+    }
+
     fn take(&mut self) -> Taken {
         take(&mut self.objects, &self.root, &self.rules, &mut self.cache).unwrap()
     }
@@ -354,13 +365,7 @@ fn a_directory_with_files_that_are_not_kept_stays() {
 
 #[test]
 fn what_others_changed_since_is_refused_with_the_list_and_forced_by_name() {
-    let mut place = Place::new();
-    place.write("a", "1");
-    place.write("b", "1");
-    let then = place.take();
-    place.write("a", "2");
-    place.write("b", "2");
-    let last = place.take();
+    let (mut place, then, last) = Place::changed();
     place.write("b", "a person's");
     place.write("new", "a person's");
     let before = model(&place.root);
@@ -387,13 +392,7 @@ fn what_others_changed_since_is_refused_with_the_list_and_forced_by_name() {
 /// trees were known.
 #[test]
 fn what_a_restoration_of_some_paths_changed_was_changed_by_nobody_else() {
-    let mut place = Place::new();
-    place.write("a", "1");
-    place.write("b", "1");
-    let then = place.take();
-    place.write("a", "2");
-    place.write("b", "2");
-    let last = place.take();
+    let (mut place, then, last) = Place::changed();
     let before = place.try_restore(|wish| wish.only = vec![b"a".to_vec()], then.id).unwrap().saved;
     let known = Known { snapshot: last.id, parts: vec![(before, place.take().id)] };
     place.write("b", "a person's");

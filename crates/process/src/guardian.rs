@@ -436,8 +436,8 @@ static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Stops the calling thread for good if the guardian has died: this process is about to be killed.
 ///
-/// Whoever records how a child ended calls this before: after the guardian's death this process ends its children, and that
-/// is not how they ended by themselves.
+/// The recorder of a child's end calls this first: after the guardian's death this process ends its children, and that is
+/// not how they ended by themselves.
 pub fn stop_if_lost() {
     while LOST.load(Ordering::SeqCst) {
         thread::park();

@@ -270,7 +270,7 @@ pub struct Loaded {
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
     /// Events of the decision, to be written with its rows.
     pub events: Vec<Event>,
-    /// What the decision adds to the ledger, to be written with its rows.
+    /// Lines that the decision adds to the ledger, to be written with its rows.
     pub posted: Vec<LedgerLine>,
     /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,

@@ -1,4 +1,4 @@
-//! What bash's EXIT trap tells of the end of a loop's shell: whether a signal cut it short.
+//! The end of a loop's shell as bash's EXIT trap tells it: whether a signal cut it short.
 //!
 //! When a signal ends a bash in the middle of a command, it runs its EXIT trap as at any end, with the exit code of the
 //! *previous* command and no signal; but a command in the foreground is still running.

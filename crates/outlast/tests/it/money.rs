@@ -1,4 +1,4 @@
-//! What a run cost, on every face that tells it.
+//! The cost of a run, on every face that tells it.
 
 use outlast_core::{engine::run::start::Start, run::Spec, words::id::RunId};
 
